@@ -1,0 +1,96 @@
+"""The `gart` command: its subcommands, its global options, and how failures end."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import gart
+from gart.cli.eval import evaluate
+from gart.cli.profile import profile
+from gart.cli.render import render
+from gart.cli.train import train
+from gart.errors import GartError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="gart",
+    help="Reconstruct scenes from posed photographs as 3D Gaussians, by ray tracing.",
+    epilog="Start with: gart train demo",
+    add_completion=False,
+    rich_markup_mode=None,  # rich's import would double the time that help takes
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train)
+app.command("render")(render)
+app.command("eval")(evaluate)
+app.command("profile")(profile)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gart {gart.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; anywhere in the line.")
+    ] = False,
+) -> None:
+    """Declared for the help text: `run` takes --debug out of the arguments itself."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Returns:
+        Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = app(arguments or ["--help"], prog_name="gart", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        message, code = _explain(error)
+        print(f"error: {message}", file=sys.stderr)
+        return code
+    if code == INTERRUPTED:
+        print("error: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line for the user, and the exit code."""
+    if isinstance(error, GartError):
+        return str(error), error.exit_code
+    if hasattr(error, "format_message"):  # the option parser's, from whichever package typer uses
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "gart"
+        text = " ".join(error.format_message().split()).removesuffix(".")
+        return f"{text}; see {command} --help", getattr(error, "exit_code", 2)
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text}; rerun with --debug for the traceback" if text else (
+        f"{name}; rerun with --debug for the traceback"
+    ), 1
+
+
+def main() -> None:
+    """Entry point of the `gart` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Backward = Literal["primitive", "hybrid", "pixel"]
+Device = Literal["auto", "cuda", "cpu"]
+Mode = Literal["rt", "tilegs"]
+Split = Literal["test", "train", "all"]
+
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="Run folder, scene name or splat file (.ply); the newest run under runs/ if left out.",
+        show_default=False,
+    ),
+]
+RenderMode = Annotated[
+    Mode, typer.Option("--mode", help="Ray tracer, or rasterizer (pinhole cameras).")
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")
+]

@@ -1,0 +1,145 @@
+// Splatting a Gaussian: its perspective image as a 2D Gaussian, with the conventions of
+// gsplat 1.5.3.
+//
+// The image of N(m, S) under the projection linearised at m (EWA splatting, Zwicker et al. 2001)
+// has covariance J R S R^T J^T. It is built here as U U^T with U = J R Q diag(scales) (2x3), so
+// that its determinant is the squared cross product of U's rows: never negative, and without the
+// cancellation that a c - b b suffers for needle shapes.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/constants.h"
+#include "common/macros.h"
+#include "common/spherical_harmonics.h"
+#include "common/vec.h"
+
+namespace gart {
+
+template <typename T>
+struct PinholeView {
+  Mat3<T> rotation;     // world to camera
+  Vec3<T> translation;  // world to camera
+  Vec3<T> center;       // camera centre in the world
+  T fx, fy, cx, cy;
+  int width, height;
+};
+
+struct SplatParams {
+  float alpha_min, near, eps2d;
+  bool antialiased;  // dims what is smaller than a pixel, as Mip-Splatting (Yu et al. 2024)
+                     // section 5.2
+};
+
+// alpha(pixel) = opacity exp(-(a dx^2 + c dy^2) / 2 - b dx dy), (dx, dy) from the pixel to (x, y).
+template <typename T>
+struct Splat {
+  T x, y;     // pixels
+  T a, b, c;  // inverse of the image covariance
+  T opacity;
+  T depth;  // camera z of the mean
+  T color[3];
+};
+constexpr int kSplatFloats = 10;
+
+// Half sizes, in whole pixels, of a box around (x, y) that holds every response of at least
+// alpha_min.
+template <typename T>
+struct SplatRadius {
+  T x, y;
+};
+
+// Tiles [x0, x1) x [y0, y1); empty for a Gaussian that is not drawn.
+struct TileRect {
+  int32_t x0, y0, x1, y1;
+  GART_HD int64_t count() const { return static_cast<int64_t>(x1 - x0) * (y1 - y0); }
+};
+
+template <typename T>
+GART_HD T clamp(T value, T low, T high) {
+  return value < low ? low : (value > high ? high : value);
+}
+
+// Writes all of `splat` but its colour. False when the Gaussian is not drawn: its mean is nearer
+// than `near`, its opacity is below alpha_min, its box misses the image, or its parameters are so
+// large or wrong that the result is not finite.
+template <typename T>
+GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opacity,
+                           const PinholeView<T>& view, const SplatParams& params, Splat<T>* splat,
+                           SplatRadius<T>* radius) {
+  const Vec3<T> m = view.rotation * mean + view.translation;
+  if (!(m.z >= T(params.near))) return false;
+  const T rz = T(1) / m.z;
+  const T px = m.x * rz, py = m.y * rz;
+
+  // The linearisation is taken no further out than 0.3 half-images beyond the border, where it
+  // would explode.
+  const T margin_x = T(0.15) * view.width / view.fx, margin_y = T(0.15) * view.height / view.fy;
+  const T jx =
+      clamp(px, -view.cx / view.fx - margin_x, (view.width - view.cx) / view.fx + margin_x);
+  const T jy =
+      clamp(py, -view.cy / view.fy - margin_y, (view.height - view.cy) / view.fy + margin_y);
+
+  const T w = quat[0], x = quat[1], y = quat[2], z = quat[3];
+  const T inv_norm = T(1) / std::sqrt(w * w + x * x + y * y + z * z);
+  const Mat3<T> axes =
+      view.rotation * rotation(w * inv_norm, x * inv_norm, y * inv_norm, z * inv_norm);
+  const Vec3<T> u0 = view.fx * rz * scale(axes.r[0] - jx * axes.r[2], scales);
+  const Vec3<T> u1 = view.fy * rz * scale(axes.r[1] - jy * axes.r[2], scales);
+
+  const T sharp_a = dot(u0, u0), sharp_c = dot(u1, u1), b = dot(u0, u1);
+  const Vec3<T> area = cross(u0, u1);
+  const T eps = T(params.eps2d), sharp_det = dot(area, area);
+  const T a = sharp_a + eps, c = sharp_c + eps;
+  const T det = sharp_det + eps * (sharp_a + sharp_c + eps);
+  if (params.antialiased) opacity *= std::sqrt(sharp_det / det);
+  if (!(opacity >= T(params.alpha_min)) || !(det > 0)) return false;
+
+  const T reach = std::sqrt(2 * std::log(opacity / T(params.alpha_min)));
+  *radius = {std::ceil(reach * std::sqrt(a)), std::ceil(reach * std::sqrt(c))};
+  *splat = {
+      view.fx * px + view.cx, view.fy * py + view.cy, c / det, -b / det, a / det, opacity, m.z, {}};
+  const T finite = splat->x + splat->y + splat->depth + det + radius->x + radius->y;
+  if (!std::isfinite(finite)) return false;
+  return splat->x + radius->x > 0 && splat->x - radius->x < view.width &&
+         splat->y + radius->y > 0 && splat->y - radius->y < view.height &&
+         (radius->x > 0 || radius->y > 0);
+}
+
+// Colour of a Gaussian seen from `center`, never negative; false when it is not finite.
+template <typename T>
+GART_HD bool splat_color(Vec3<T> mean, const T* sh, int coeffs, Vec3<T> center, T color[3]) {
+  T basis[kMaxShCoeffs];
+  const Vec3<T> offset = mean - center;
+  sh_basis(coeffs, (T(1) / length(offset)) * offset, basis);
+  bool finite = true;
+  for (int channel = 0; channel < 3; ++channel) {
+    T sum = T(0.5);
+    for (int k = 0; k < coeffs; ++k) sum += basis[k] * sh[3 * k + channel];
+    finite = finite && std::isfinite(sum);
+    color[channel] = sum > 0 ? sum : T(0);
+  }
+  return finite;
+}
+
+template <typename T>
+GART_HD TileRect splat_tiles(const Splat<T>& splat, SplatRadius<T> radius, int tiles_x,
+                             int tiles_y) {
+  if (!(radius.x > 0 && radius.y > 0)) return {0, 0, 0, 0};
+  const T size = T(kTileGSTile), nx = T(tiles_x), ny = T(tiles_y);
+  return {static_cast<int32_t>(clamp(std::floor((splat.x - radius.x) / size), T(0), nx)),
+          static_cast<int32_t>(clamp(std::floor((splat.y - radius.y) / size), T(0), ny)),
+          static_cast<int32_t>(clamp(std::ceil((splat.x + radius.x) / size), T(0), nx)),
+          static_cast<int32_t>(clamp(std::ceil((splat.y + radius.y) / size), T(0), ny))};
+}
+
+// Half the squared Mahalanobis distance from the splat's centre to a pixel's centre; the response
+// is opacity exp(-it).
+template <typename T>
+GART_HD T splat_distance(const Splat<T>& s, T px, T py) {
+  const T dx = s.x - px, dy = s.y - py;
+  return T(0.5) * (s.a * dx * dx + s.c * dy * dy) + s.b * dx * dy;
+}
+
+}  // namespace gart

@@ -1,0 +1,1 @@
+"""Scene names and folders become captures; installed as `gart.datasets`."""

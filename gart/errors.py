@@ -1,0 +1,13 @@
+"""Errors meant for the user: one sentence saying what is wrong, where, what is allowed, what to do."""
+
+
+class GartError(Exception):
+    """A failure the user can act on: the command line prints the message alone and exits 1."""
+
+    exit_code = 1
+
+
+class UsageError(GartError):
+    """A wrong option, name or value given by the user."""
+
+    exit_code = 2

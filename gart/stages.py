@@ -1,0 +1,53 @@
+"""Stage times: code marks its stages, and costs nothing unless a `Stages` recorder is active."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_current: ContextVar[Stages | None] = ContextVar("stages", default=None)
+
+
+class Stages:
+    """Milliseconds and counts by name, gathered while active (`with Stages() as stages:`)."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, list[float]] = {}
+        self.counts: dict[str, list[float]] = {}
+
+    def __enter__(self) -> Stages:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._token)
+
+
+def active() -> Stages | None:
+    """The recorder in force, or None."""
+    return _current.get()
+
+
+def add(name: str, ms: float) -> None:
+    """Record one run of stage `name`."""
+    if (stages := _current.get()) is not None:
+        stages.ms.setdefault(name, []).append(ms)
+
+
+def count(name: str, value: float) -> None:
+    """Record one value of counter `name` (hits, pairs, bytes)."""
+    if (stages := _current.get()) is not None:
+        stages.counts.setdefault(name, []).append(value)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Time a block as stage `name`; stages do not nest."""
+    if _current.get() is None:
+        yield
+        return
+    start = time.perf_counter()
+    yield
+    add(name, (time.perf_counter() - start) * 1e3)

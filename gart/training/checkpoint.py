@@ -1,0 +1,84 @@
+"""Checkpoints: tensors as safetensors, the rest as JSON, each written aside and renamed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gart.errors import GartError
+from gart.io.atomic import atomic, write_json
+
+FORMAT = 1
+
+
+@dataclass
+class State:
+    """All that a run needs to go on.
+
+    Attributes:
+        tensors: Gaussians, moments, generators, orders; by name.
+        values: the rest, JSON-able; `iteration` and `config` among it.
+    """
+
+    tensors: dict[str, Tensor]
+    values: dict[str, object]
+
+
+def save_checkpoint(folder: Path, state: State, keep: int) -> Path:
+    """Write `state` into `folder` and delete all but the newest `keep` checkpoints.
+
+    The JSON is renamed into place last: a checkpoint exists when its JSON does, so an interrupted
+    or failed write leaves the previous one as the newest.
+
+    Raises:
+        GartError: the disk is full or not writable; earlier checkpoints are untouched.
+    """
+    stem = f"iteration_{state.values['iteration']:07d}"
+    path = folder / f"{stem}.json"
+    tensors = {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
+    values = {"format": FORMAT, **state.values}
+    try:
+        with atomic(path.with_suffix(".safetensors")) as temporary:
+            save_file(tensors, temporary)
+        write_json(path, values)
+        for old in checkpoints(folder)[:-keep]:
+            old.unlink()
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        raise GartError(
+            f"checkpoint {path} could not be written ({error}); "
+            "free some space or choose another --out, then continue with --resume"
+        ) from error
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints in `folder`, oldest first, as the paths of their JSON files."""
+    return sorted(folder.glob("iteration_*.json"))
+
+
+def load_checkpoint(path: Path) -> State:
+    """Read the checkpoint whose JSON file is `path`.
+
+    Raises:
+        GartError: a file is missing, damaged or of another format.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        tensors = load_file(path.with_suffix(".safetensors"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise GartError(
+            f"checkpoint {path} cannot be read ({error}); "
+            "delete it to continue from the one before, or train anew with --overwrite"
+        ) from error
+    if values.get("format") != FORMAT:
+        raise GartError(
+            f"checkpoint {path} has format {values.get('format')}, this gart reads {FORMAT}; "
+            "continue it with the version in the run's config.yaml, or train anew with --overwrite"
+        )
+    return State(tensors, values)

@@ -1,0 +1,124 @@
+"""3DGS-MCMC densification (Kheradmand et al. 2024): relocation, growth and exploration noise.
+
+Gaussians are samples of a distribution. Dead ones move onto live ones, new ones are copies of live
+ones, and copies that coincide take an opacity and scale that leave the rendering as it was.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from gart.scene import Gaussians
+from gart.training.optimizer import Adam
+
+MAX_COPIES = 51
+"""Most Gaussians that share one place (as the paper's code): beyond, opacities fall below 1/255."""
+GATE_CENTER, GATE_SLOPE = 0.005, 100.0
+"""Noise is for transparent Gaussians: its factor is sigmoid(-slope (opacity - center))."""
+OPACITY_RANGE = (0.005, 1 - 1e-6)
+"""What copies' opacities are clamped to, so that a copy is not born dead."""
+
+
+def split_opacity_scale(
+    opacity_logits: Tensor, log_scales: Tensor, copies: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Opacity logits [R] and log scales [R, 3] of each of `copies` ([R], >= 1) at one place.
+
+    Equation 9 of 3DGS-MCMC: the copies together are as opaque at the centre as the original, and
+    have its integral along a line through the centre. The double sum is folded by
+    sum_{i=k}^{N} C(i-1, k-1) = C(N, k):
+        o' = 1 - (1 - o)^(1/N),  s'/s = o / sum_{k=1}^{N} C(N, k) (-1)^(k-1) o'^k / sqrt(k)
+    """
+    n = copies.clamp(1, MAX_COPIES).double()[:, None]
+    transmittance = F.logsigmoid(-opacity_logits.double())[:, None]  # log(1 - o), exact near o = 1
+    opacity, split = -torch.expm1(transmittance), -torch.expm1(transmittance / n)
+    k = torch.arange(1, MAX_COPIES + 1, device=n.device, dtype=torch.float64)
+    log_binomial = (
+        torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_min(0) + 1)
+    )
+    terms = torch.exp(log_binomial + k * split.log()) / k.sqrt()
+    signed = torch.where(k.long() % 2 == 1, terms, -terms)
+    integral = torch.where(k <= n, signed, 0).sum(1, keepdim=True)
+    logits = torch.logit(split.clamp(*OPACITY_RANGE))[:, 0]
+    return logits.to(opacity_logits.dtype), log_scales + (opacity / integral).log().to(
+        log_scales.dtype
+    )
+
+
+@torch.no_grad()
+def relocate(
+    gaussians: Gaussians, optimizer: Adam, dead_opacity: float, generator: torch.Generator
+) -> int:
+    """Move Gaussians of opacity <= `dead_opacity` onto live ones, drawn by opacity; in place.
+
+    Returns the number moved. Nothing moves where none or all are dead.
+    """
+    opacity = gaussians.opacity_logits.sigmoid()
+    dead = (opacity <= dead_opacity).nonzero()[:, 0]
+    live = (opacity > dead_opacity).nonzero()[:, 0]
+    if len(dead) == 0 or len(live) == 0:
+        return 0
+    sources = live[_draw(opacity[live], len(dead), generator)]
+    _share(gaussians, sources)
+    for tensor in gaussians.tensors().values():
+        tensor[dead] = tensor[sources]
+    optimizer.forget(torch.cat([dead, sources]))
+    return len(dead)
+
+
+@torch.no_grad()
+def grow(
+    gaussians: Gaussians, optimizer: Adam, count: int, generator: torch.Generator
+) -> Gaussians:
+    """The scene with `count` copies of its Gaussians, drawn by opacity, appended."""
+    if count <= 0:
+        return gaussians
+    sources = _draw(gaussians.opacity_logits.sigmoid(), count, generator)
+    _share(gaussians, sources)
+    optimizer.forget(sources)
+    optimizer.append(count)
+    return gaussians.map(lambda t: torch.cat([t, t[sources]]))
+
+
+@torch.no_grad()
+def add_noise(gaussians: Gaussians, amount: float, generator: torch.Generator) -> None:
+    """Move the means in place by `amount` times Sigma times normal noise, gated by transparency.
+
+    Sigma is the covariance, so that noise follows the shape; opaque Gaussians stay (equation 8).
+    """
+    noise = torch.randn(gaussians.means.shape, generator=generator, device=gaussians.device)
+    gate = torch.sigmoid(-GATE_SLOPE * (gaussians.opacity_logits.sigmoid() - GATE_CENTER))
+    rotation = rotations(gaussians.quats)
+    local = torch.einsum("nij,ni->nj", rotation, noise) * torch.exp(2 * gaussians.log_scales)
+    shift = torch.einsum("nij,nj->ni", rotation, local)
+    gaussians.means.addcmul_(shift, gate[:, None], value=amount)
+
+
+def rotations(quats: Tensor) -> Tensor:
+    """Rotation matrices [N, 3, 3] of quaternions [N, 4] (w, x, y, z), normalised here."""
+    w, x, y, z = F.normalize(quats, dim=-1).unbind(-1)
+    rows = [
+        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    ]
+    return torch.stack(rows, -1).unflatten(-1, (3, 3))
+
+
+def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` indices drawn with replacement; torch.multinomial refuses more than 2^24 weights."""
+    edges = weights.double().cumsum(0)
+    points = torch.rand(count, generator=generator, device=weights.device, dtype=torch.float64)
+    return torch.searchsorted(edges, points * edges[-1], right=True).clamp_max(len(weights) - 1)
+
+
+def _share(gaussians: Gaussians, sources: Tensor) -> None:
+    """Give every drawn source the opacity and scale of one of its copies, itself included."""
+    unique, drawn = sources.unique(return_counts=True)
+    logits, log_scales = split_opacity_scale(
+        gaussians.opacity_logits[unique], gaussians.log_scales[unique], drawn + 1
+    )
+    gaussians.opacity_logits[unique] = logits
+    gaussians.log_scales[unique] = log_scales

@@ -1,0 +1,144 @@
+"""One training run: a Trainer driven into a run folder."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+
+from gart.capture import Capture
+from gart.errors import GartError
+from gart.io.ply import save_ply
+from gart.io.run_folder import RunFolder
+from gart.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from gart.training.config import TrainConfig
+from gart.training.trainer import Trainer
+
+RECENT = 50
+"""Iterations whose mean loss and PSNR are shown: single views differ too much."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        iteration, iterations: done and in all.
+        loss, psnr: means over the last `RECENT` iterations; psnr in dB, of training views.
+        gaussians: their number.
+        speed: iterations a second since the start or the resume.
+        seconds_left: estimate at that speed.
+    """
+
+    iteration: int
+    iterations: int
+    loss: float
+    psnr: float
+    gaussians: int
+    speed: float
+    seconds_left: float
+
+
+def train(
+    capture: Capture,
+    config: TrainConfig,
+    folder: RunFolder,
+    device: torch.device | str = "cpu",
+    resume: bool = False,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> None:
+    """Train `capture` into `folder`: settings, metrics, checkpoints and the final point cloud.
+
+    With `resume` the newest checkpoint is continued exactly, as if the run had not stopped.
+    An interrupt waits for the iteration to end, saves a checkpoint and is raised as
+    KeyboardInterrupt; a second one is raised at once and saves nothing.
+
+    Raises:
+        GartError: no training views, a value that is not finite, a file that cannot be written, a
+            checkpoint that cannot be read or belongs to other settings.
+    """
+    trainer = Trainer(capture, config, device)
+    if resume:
+        if saved := checkpoints(folder.checkpoints):
+            trainer.load_state(load_checkpoint(saved[-1]))
+    else:
+        dataset = {"name": capture.name, "background": list(capture.background), **capture.metadata}
+        folder.write_config(config.as_dict(), dataset, device)
+
+    def save() -> None:
+        save_checkpoint(folder.checkpoints, trainer.state(), config.checkpoint_keep)
+
+    try:
+        folder.rewind_metrics(trainer.iteration)
+        with _interrupts() as interrupted:
+            for progress in _iterate(trainer, folder):
+                try:
+                    report(progress)
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+                except KeyboardInterrupt:
+                    save()
+                    raise
+                if trainer.iteration % config.checkpoint_every == 0:
+                    save()
+        save()
+        save_ply(folder.point_cloud, trainer.export())
+    except OSError as error:
+        raise GartError(
+            f"run folder {folder.path} cannot be written ({error}); "
+            "free some space or make it writable, then continue with --resume"
+        ) from error
+
+
+def _iterate(trainer: Trainer, folder: RunFolder) -> Iterator[Progress]:
+    """Train to the end, logging; yields after every iteration."""
+    config, first = trainer.config, trainer.iteration
+    logged = folder.read_metrics()
+    earlier = float(logged[-1]["seconds"]) if logged else 0.0
+    losses: deque[float] = deque(maxlen=RECENT)
+    psnrs: deque[float] = deque(maxlen=RECENT)
+    start = time.perf_counter()
+    while trainer.iteration < config.iterations:
+        values = trainer.step()
+        losses.append(values["loss"])
+        psnrs.append(values["psnr"])
+        seconds = time.perf_counter() - start
+        if trainer.iteration % config.log_every == 0 or trainer.iteration == config.iterations:
+            record = {"iteration": trainer.iteration, **values, "seconds": earlier + seconds}
+            folder.append_metrics(record)
+        speed = (trainer.iteration - first) / seconds
+        yield Progress(
+            iteration=trainer.iteration,
+            iterations=config.iterations,
+            loss=fmean(losses),
+            psnr=fmean(psnrs),
+            gaussians=len(trainer.gaussians),
+            speed=speed,
+            seconds_left=(config.iterations - trainer.iteration) / speed,
+        )
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Turn the first SIGINT into a flag, so that no iteration stops half-way."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag  # signals reach the main thread alone
+        return
+
+    def handle(number: int, frame: object) -> None:
+        flag.set()
+        signal.signal(signal.SIGINT, previous)
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,90 @@
+"""What happens when: learning rate of the means, SH degree, densification and its growth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gart.training.config import TrainConfig
+
+FULL_RUN = 30_000
+"""Length of the run that the settings' iteration numbers are given for."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Iteration numbers of one run, shrunk to its length.
+
+    Runs of 30,000 iterations and more take the settings as they are. A shorter run of n iterations
+    multiplies them by n / 30,000, except that
+    - two SH degrees are at least 200 iterations apart (a degree needs time to settle), yet the last
+      degree starts by half of the run;
+    - two densifications are at least 50 iterations apart (a moved Gaussian needs time to find its
+      opacity), yet at least one fits into the run.
+
+    Attributes:
+        iterations: length of the run.
+        sh_every: iterations between two SH degrees.
+        densify_from, densify_until, densify_every: densification runs after iterations i with
+            from <= i < until and (i - from) divisible by every; iterations count from 1.
+    """
+
+    iterations: int
+    sh_degree: int
+    sh_every: int
+    densify_from: int
+    densify_until: int
+    densify_every: int
+    lr_means: float
+    lr_means_final: float
+    growth: float
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Schedule:
+        """The schedule of a run with `config`."""
+        n = config.iterations
+        factor = min(1.0, n / FULL_RUN)
+
+        def shrunk(iterations: int, least: int) -> int:
+            return max(min(iterations, least), round(iterations * factor), 1)
+
+        half = max(1, n // (2 * max(1, config.sh_degree)))
+        start = shrunk(config.densify_from, min(100, max(1, n // 10)))
+        return cls(
+            iterations=n,
+            sh_degree=config.sh_degree,
+            sh_every=min(shrunk(config.sh_every, 200), half),
+            densify_from=start,
+            densify_until=round(config.densify_until * factor),
+            densify_every=shrunk(config.densify_every, 50),
+            lr_means=config.lr_means,
+            lr_means_final=config.lr_means_final,
+            growth=config.growth,
+        )
+
+    def active_sh_degree(self, iteration: int) -> int:
+        """SH degree trained in `iteration` (from 1)."""
+        return min(self.sh_degree, (iteration - 1) // self.sh_every)
+
+    def means_lr(self, iteration: int) -> float:
+        """Learning rate of the means in `iteration` (from 1): log-linear, in scene extents."""
+        if self.lr_means_final == 0 or self.lr_means == 0:
+            return self.lr_means * (1 - (iteration - 1) / self.iterations)
+        t = (iteration - 1) / max(1, self.iterations - 1)
+        return math.exp((1 - t) * math.log(self.lr_means) + t * math.log(self.lr_means_final))
+
+    def densifies(self, iteration: int) -> bool:
+        """Whether densification follows `iteration` (from 1)."""
+        inside = self.densify_from <= iteration < self.densify_until
+        return inside and (iteration - self.densify_from) % self.densify_every == 0
+
+    def target(self, iteration: int, count: int, budget: int) -> int:
+        """Gaussians to have after the densification at `iteration`, given `count` before it.
+
+        3DGS-MCMC grows by 5 % a time. In a short run that would not reach the budget, so the rate
+        is at least what reaches it by two thirds of the densification window.
+        """
+        full_at = self.densify_from + 2 * (self.densify_until - self.densify_from) // 3
+        left = 1 + max(0, (full_at - iteration) // self.densify_every)
+        needed = (budget / max(1, count)) ** (1 / left) if self.growth > 0 else 1.0
+        return min(budget, max(count, math.ceil(count * max(1 + self.growth, needed))))

@@ -1,0 +1,99 @@
+import re
+
+import pytest
+import yaml
+
+from gart.errors import UsageError
+from gart.training import TrainConfig, config_from, load_config, preset_names
+
+
+def refused(match: str):
+    return pytest.raises(UsageError, match=f"^{re.escape(match)}$")
+
+
+def test_every_preset_loads_and_default_is_the_papers():
+    assert {"default", "demo"} <= set(preset_names())
+    for name in preset_names():
+        load_config(name)
+    assert load_config() == TrainConfig()
+    assert load_config("demo").iterations < 5000
+
+
+def test_overrides_are_parsed_by_type():
+    config = load_config(
+        "default",
+        ["budget=2e5", "iterations = 1_000", "lr_means=3e-4", "backward=pixel", "seed=7"],
+    )
+    assert (config.budget, config.iterations, config.seed) == (200_000, 1000, 7)
+    assert type(config.budget) is int
+    assert config.lr_means == 3e-4
+    assert config.backward == "pixel"
+
+
+def test_yaml_round_trip_also_from_a_run_folder(tmp_path):
+    config = load_config("demo", ["lr_means_final=1e-7", "sh=center"])
+    plain, nested = tmp_path / "plain.yaml", tmp_path / "config.yaml"
+    plain.write_text(yaml.safe_dump(config.as_dict()))
+    nested.write_text(yaml.safe_dump({"gart": {"version": "1"}, "training": config.as_dict()}))
+    assert load_config(plain) == config
+    assert load_config(nested) == config
+
+
+def test_yaml_reads_exponents_without_a_dot(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("lr_quats: 1e-4\n")  # a string to YAML 1.1
+    assert load_config(path).lr_quats == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("budget=many", "budget is 'many'; allowed is a whole number of at least 1"),
+        ("budget=0", "budget is '0'; allowed is a whole number of at least 1"),
+        ("iterations=1.5", "iterations is '1.5'; allowed is a whole number of at least 1"),
+        ("iterations=inf", "iterations is 'inf'; allowed is a whole number of at least 1"),
+        ("ssim_weight=1.2", "ssim_weight is '1.2'; allowed is a number from 0 to 1"),
+        ("lr_scales=nan", "lr_scales is 'nan'; allowed is a number of at least 0"),
+        ("sh_degree=4", "sh_degree is '4'; allowed is a whole number from 0 to 3"),
+        ("backward=ray", "backward is 'ray'; allowed is one of primitive, hybrid, pixel"),
+        ("budget", "--set takes key=value, got 'budget'; write for example budget=500000"),
+        (
+            "iteratons=5",
+            "--set or --config names an unknown setting 'iteratons'; did you mean iterations?",
+        ),
+        (
+            "lr_means_final=1",
+            "lr_means_final is 1, above lr_means, 0.00016; "
+            "the step of the means must not grow, so lower lr_means_final",
+        ),
+    ],
+)
+def test_a_wrong_override_is_refused(override, message):
+    with refused(message):
+        load_config("default", [override])
+
+
+def test_an_unlike_key_lists_the_settings():
+    with pytest.raises(UsageError, match=r"'zzz'; the settings are iterations, budget, seed"):
+        config_from({"zzz": 1})
+
+
+@pytest.mark.parametrize("value", [True, None, [1]])
+def test_values_of_other_types_are_refused(value):
+    with refused(f"budget is {value!r}; allowed is a whole number of at least 1"):
+        config_from({"budget": value})
+
+
+def test_files_that_are_no_settings_are_refused(tmp_path):
+    with refused(
+        "--config nothing.yaml cannot be read (No such file or directory); "
+        f"give a YAML file or one of the presets {', '.join(preset_names())}"
+    ):
+        load_config("nothing.yaml")
+    path = tmp_path / "bad.yaml"
+    path.write_text("budget: 1\n  seed: [")
+    with refused(f"--config {path} is not valid YAML at line 2; write one `key: value` a line"):
+        load_config(path)
+    path.write_text("- 1\n")
+    with refused(f"--config {path} holds no settings; write one `key: value` a line"):
+        load_config(path)

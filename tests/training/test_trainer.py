@@ -1,0 +1,186 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gart.errors import GartError
+from gart.stages import Stages
+from gart.training import TrainConfig, Trainer, trainer
+from gart.training.checkpoint import load_checkpoint, save_checkpoint
+from gart.training.filter3d import smooth
+
+SHORT = {"iterations": 60, "budget": 60, "sh_degree": 2}
+
+
+def run(t: Trainer, steps: int) -> list[dict[str, float]]:
+    return [t.step() for _ in range(steps)]
+
+
+def test_training_lowers_the_loss_and_grows_to_the_budget(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    values = run(t, 60)
+    first, last = (sum(v["loss"] for v in part) for part in (values[:5], values[-5:]))
+    assert last < 0.75 * first
+    assert values[0]["gaussians"] == 40
+    assert values[-1]["gaussians"] == 60
+    assert all(tensor.isfinite().all() for tensor in t.gaussians.tensors().values())
+
+
+def test_each_epoch_shows_every_view_once(small_capture, monkeypatch):
+    seen = []
+    real = trainer.trace
+    monkeypatch.setattr(trainer, "trace", lambda g, c, s: seen.append(c) or real(g, c, s))
+    run(Trainer(small_capture, TrainConfig(**SHORT)), 15)
+    epochs = [[id(c) for c in seen[i : i + 5]] for i in (0, 5, 10)]
+    assert all(len(set(epoch)) == 5 for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not(small_capture):
+    a, b, c = (
+        [v["loss"] for v in run(Trainer(small_capture, TrainConfig(**SHORT, seed=seed)), 12)]
+        for seed in (1, 1, 2)
+    )
+    assert a == b
+    assert a != c
+
+
+@pytest.mark.parametrize("background", ["capture", "random"])
+def test_a_resumed_run_goes_on_exactly(small_capture, tmp_path, background):
+    config = TrainConfig(**SHORT, background=background, densify_from=5)
+    whole = Trainer(small_capture, config)
+    expected = run(whole, 45)
+    first = Trainer(small_capture, config)
+    run(first, 4)  # before any densification; the order is inside an epoch
+    path = save_checkpoint(tmp_path, first.state(), keep=1)
+    resumed = Trainer(small_capture, config)
+    run(resumed, 2)  # whatever it did before must not matter
+    resumed.load_state(load_checkpoint(path))
+    assert run(resumed, 41) == expected[4:]
+    assert len({v["gaussians"] for v in expected[4:]}) > 1  # densified in between
+    for name, tensor in whole.export().tensors().items():
+        assert torch.equal(getattr(resumed.export(), name), tensor)
+
+
+def test_state_is_a_copy(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    state = t.state()
+    before = state.tensors["means"].clone()
+    t.step()
+    assert torch.equal(state.tensors["means"], before)
+
+
+def test_other_settings_are_refused_but_cadences_may_change(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    other = Trainer(small_capture, TrainConfig(**{**SHORT, "budget": 59}))
+    with pytest.raises(
+        GartError,
+        match=r"^the checkpoint was trained with budget=60, now budget is 59; "
+        r"continue with budget=60, or train anew with --overwrite$",
+    ):
+        other.load_state(t.state())
+    Trainer(small_capture, TrainConfig(**SHORT, checkpoint_every=7)).load_state(t.state())
+
+
+def test_the_unit_of_length_does_not_matter(small_capture):
+    factor = 8.0
+    views = [
+        replace(v, camera=replace(v.camera, c2w=v.camera.c2w * torch.tensor([1, 1, 1, factor])))
+        for v in small_capture.train
+    ]
+    larger = replace(small_capture, train=views, points=small_capture.points * factor)
+    losses = [v["loss"] for v in run(Trainer(small_capture, TrainConfig(**SHORT)), 25)]
+    scaled = [v["loss"] for v in run(Trainer(larger, TrainConfig(**SHORT)), 25)]
+    assert scaled == pytest.approx(losses, rel=1e-2)
+
+
+def test_only_active_harmonics_reach_the_tracer(small_capture, monkeypatch):
+    counts = []
+    real = trainer.trace
+    monkeypatch.setattr(
+        trainer, "trace", lambda g, c, s: counts.append(g.sh.shape[1]) or real(g, c, s)
+    )
+    t = Trainer(small_capture, TrainConfig(iterations=8, sh_degree=2))
+    run(t, 8)
+    assert counts == [1, 1, 4, 4, 9, 9, 9, 9]
+    assert t.gaussians.sh.shape[1] == 9
+
+
+def test_export_folds_the_filter_in(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    t.step()
+    sizes = t.state().tensors["filter_sizes"]
+    assert (sizes > 0).all()
+    expected = smooth(t.gaussians, sizes)
+    assert torch.equal(t.export().log_scales, expected.log_scales)
+    assert torch.equal(t.export().opacity_logits, expected.opacity_logits)
+    off = Trainer(small_capture, TrainConfig(**SHORT, filter_variance=0))
+    torch.testing.assert_close(off.export().log_scales, off.gaussians.log_scales)
+
+
+def test_filter_sizes_stay_with_their_gaussians(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    for _ in range(60):
+        t.step()
+        assert len(t.state().tensors["filter_sizes"]) == len(t.gaussians)
+
+
+@pytest.mark.parametrize(("name", "value"), [("black", 0.0), ("white", 1.0)])
+def test_transparent_pixels_show_the_chosen_background(small_capture, name, value):
+    clear = torch.zeros(20, 24, 4, dtype=torch.uint8)
+    views = [replace(v, image=clear) for v in small_capture.train]
+    nowhere = torch.full((5, 3), 1e3)
+    capture = replace(small_capture, train=views, points=nowhere)
+    assert Trainer(capture, TrainConfig(**SHORT, background=name)).step()["psnr"] == 100
+    # With an opaque photograph the background counts where nothing was hit.
+    opaque = [replace(v, image=clear[..., :3]) for v in small_capture.train]
+    step = Trainer(replace(capture, train=opaque), TrainConfig(**SHORT, background=name)).step()
+    assert step["psnr"] == pytest.approx(100 if value == 0 else 0, abs=1e-3)
+
+
+def test_masked_pixels_do_not_train(small_capture):
+    nothing = torch.zeros(20, 24, dtype=torch.bool)
+    views = [replace(v, mask=nothing) for v in small_capture.train]
+    config = TrainConfig(**SHORT, opacity_reg=0, scale_reg=0, noise=0)
+    t = Trainer(replace(small_capture, train=views), config)
+    before = t.gaussians.map(torch.clone)
+    assert t.step()["loss"] == 0
+    for name, tensor in before.tensors().items():
+        assert torch.equal(getattr(t.gaussians, name), tensor)
+
+
+@pytest.mark.parametrize(
+    ("poisoned", "named"),
+    [("loss", "the loss"), ("gradient", "the gradient of quats")],
+)
+def test_nan_is_named_and_leaves_the_scene_alone(small_capture, monkeypatch, poisoned, named):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    run(t, 2)
+    before = t.gaussians.map(torch.clone)
+    real = trainer.trace
+
+    def bad(gaussians, camera, settings):
+        rendering = real(gaussians, camera, settings)
+        if poisoned == "loss":
+            return replace(rendering, color=rendering.color * torch.nan)
+        gaussians.quats.register_hook(lambda grad: grad * torch.inf)
+        return rendering
+
+    monkeypatch.setattr(trainer, "trace", bad)
+    with pytest.raises(GartError) as caught:
+        t.step()
+    message = str(caught.value)
+    assert message.startswith(named)
+    assert "became NaN or infinite in iteration 3 (view " in message
+    assert "the last checkpoint is intact" in message
+    assert t.iteration == 2
+    for name, tensor in before.tensors().items():
+        assert torch.equal(getattr(t.gaussians, name), tensor)
+
+
+def test_stages_are_recorded(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT))
+    with Stages() as stages:
+        run(t, 2)
+    for name in ("loss", "optimiser", "densify"):
+        assert len(stages.ms[name]) == 2
