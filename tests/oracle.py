@@ -18,6 +18,7 @@ from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.tracing import TraceSettings, hit_order, trace
 
+DEFAULT = TraceSettings()
 OUTPUTS = ("color", "opacity", "depth")
 ALPHA_BAND = 3e-5
 """Relative: float32 rounding of a response at the threshold, where it is least accurate."""
@@ -98,7 +99,7 @@ def certain_pixels(
 def assert_images_agree(
     gaussians: Gaussians,
     camera: Camera,
-    settings: TraceSettings = TraceSettings(),
+    settings: TraceSettings = DEFAULT,
     limits: Limits = STRICT,
 ) -> Rendering:
     """Compare `trace` with the oracle; returns the oracle's image."""
@@ -131,7 +132,9 @@ def loss_weights(camera: Camera, losses: tuple[str, ...], seed: int = 0) -> dict
 
 def gradients(image: Rendering, weights: dict[str, Tensor], leaves: Gaussians) -> dict[str, Tensor]:
     """Gradients of the weighted sum of `image`'s outputs; zeros where a tensor plays no part."""
-    loss = sum((getattr(image, n) * w.to(getattr(image, n).dtype)).sum() for n, w in weights.items())
+    loss = sum(
+        (getattr(image, n) * w.to(getattr(image, n).dtype)).sum() for n, w in weights.items()
+    )
     tensors = leaves.tensors()
     if not loss.requires_grad:  # nothing was hit
         return {name: torch.zeros_like(t) for name, t in tensors.items()}
@@ -156,9 +159,7 @@ def oracle_gradients(
         for name, w in loss_weights(camera, losses).items()
     }
     leaves = gaussians.map(lambda t: t.detach().double().requires_grad_())
-    return weights, gradients(
-        render(leaves, camera, **oracle_keywords(settings)), weights, leaves
-    )
+    return weights, gradients(render(leaves, camera, **oracle_keywords(settings)), weights, leaves)
 
 
 def native_gradients(
@@ -182,7 +183,7 @@ def assert_gradients_close(
 def assert_gradients_agree(
     gaussians: Gaussians,
     camera: Camera,
-    settings: TraceSettings = TraceSettings(),
+    settings: TraceSettings = DEFAULT,
     losses: tuple[str, ...] = OUTPUTS,
     limits: Limits = STRICT,
 ) -> None:
@@ -193,7 +194,7 @@ def assert_gradients_agree(
 
 def native_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings) -> list[list[int]]:
     """Per pixel, the Gaussians the tracer blended, front to back."""
-    offsets, indices = hit_order(gaussians, camera, settings)
+    offsets, indices, _ = hit_order(gaussians, camera, settings)
     assert offsets.dtype == torch.int64
     assert indices.dtype == torch.int32
     assert offsets.shape == (camera.height * camera.width + 1,)
@@ -212,7 +213,7 @@ def oracle_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings)
 def assert_orders_agree(
     gaussians: Gaussians,
     camera: Camera,
-    settings: TraceSettings = TraceSettings(),
+    settings: TraceSettings = DEFAULT,
     limits: Limits = STRICT,
 ) -> list[list[int]]:
     """Every certain pixel blends the same Gaussians in the same order; returns the oracle's orders."""
@@ -220,9 +221,7 @@ def assert_orders_agree(
     expected = oracle_orders(gaussians, camera, settings)
     actual = native_orders(gaussians, camera, settings)
     wrong = [
-        pixel
-        for pixel, sure in enumerate(certain)
-        if sure and actual[pixel] != expected[pixel]
+        pixel for pixel, sure in enumerate(certain) if sure and actual[pixel] != expected[pixel]
     ]
     assert not wrong, (
         f"{len(wrong)} pixels out of order; pixel {wrong[0]}: "

@@ -1,5 +1,4 @@
-// Splatting a Gaussian: its perspective image as a 2D Gaussian, with the conventions of
-// gsplat 1.5.3.
+// Splatting a Gaussian: its perspective image as a 2D Gaussian, to the conventions of gsplat 1.5.3.
 //
 // The image of N(m, S) under the projection linearised at m (EWA splatting, Zwicker et al. 2001)
 // has covariance J R S R^T J^T. It is built here as U U^T with U = J R Q diag(scales) (2x3), so
@@ -7,8 +6,8 @@
 // cancellation that a c - b b suffers for needle shapes.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "common/constants.h"
 #include "common/macros.h"
@@ -28,11 +27,11 @@ struct PinholeView {
 
 struct SplatParams {
   float alpha_min, near, eps2d;
-  bool antialiased;  // dims what is smaller than a pixel, as Mip-Splatting (Yu et al. 2024)
-                     // section 5.2
+  bool antialiased;  // dims what is smaller than a pixel (Mip-Splatting, Yu et al. 2024)
 };
 
 // alpha(pixel) = opacity exp(-(a dx^2 + c dy^2) / 2 - b dx dy), (dx, dy) from the pixel to (x, y).
+// The radii are half sizes, in whole pixels, of a box around every response of at least alpha_min.
 template <typename T>
 struct Splat {
   T x, y;     // pixels
@@ -40,20 +39,13 @@ struct Splat {
   T opacity;
   T depth;  // camera z of the mean
   T color[3];
+  T radius_x, radius_y;
 };
-constexpr int kSplatFloats = 10;
-
-// Half sizes, in whole pixels, of a box around (x, y) that holds every response of at least
-// alpha_min.
-template <typename T>
-struct SplatRadius {
-  T x, y;
-};
+constexpr int kSplatFloats = 12;
 
 // Tiles [x0, x1) x [y0, y1); empty for a Gaussian that is not drawn.
 struct TileRect {
   int32_t x0, y0, x1, y1;
-  GART_HD int64_t count() const { return static_cast<int64_t>(x1 - x0) * (y1 - y0); }
 };
 
 template <typename T>
@@ -61,13 +53,12 @@ GART_HD T clamp(T value, T low, T high) {
   return value < low ? low : (value > high ? high : value);
 }
 
-// Writes all of `splat` but its colour. False when the Gaussian is not drawn: its mean is nearer
+// Writes all of `splat` but its colour; false when the Gaussian is not drawn: its mean is nearer
 // than `near`, its opacity is below alpha_min, its box misses the image, or its parameters are so
 // large or wrong that the result is not finite.
 template <typename T>
 GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opacity,
-                           const PinholeView<T>& view, const SplatParams& params, Splat<T>* splat,
-                           SplatRadius<T>* radius) {
+                           const PinholeView<T>& view, const SplatParams& params, Splat<T>* splat) {
   const Vec3<T> m = view.rotation * mean + view.translation;
   if (!(m.z >= T(params.near))) return false;
   const T rz = T(1) / m.z;
@@ -97,14 +88,19 @@ GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opac
   if (!(opacity >= T(params.alpha_min)) || !(det > 0)) return false;
 
   const T reach = std::sqrt(2 * std::log(opacity / T(params.alpha_min)));
-  *radius = {std::ceil(reach * std::sqrt(a)), std::ceil(reach * std::sqrt(c))};
-  *splat = {
-      view.fx * px + view.cx, view.fy * py + view.cy, c / det, -b / det, a / det, opacity, m.z, {}};
-  const T finite = splat->x + splat->y + splat->depth + det + radius->x + radius->y;
-  if (!std::isfinite(finite)) return false;
-  return splat->x + radius->x > 0 && splat->x - radius->x < view.width &&
-         splat->y + radius->y > 0 && splat->y - radius->y < view.height &&
-         (radius->x > 0 || radius->y > 0);
+  splat->x = view.fx * px + view.cx;
+  splat->y = view.fy * py + view.cy;
+  splat->a = c / det;
+  splat->b = -b / det;
+  splat->c = a / det;
+  splat->opacity = opacity;
+  splat->depth = m.z;
+  splat->radius_x = std::ceil(reach * std::sqrt(a));
+  splat->radius_y = std::ceil(reach * std::sqrt(c));
+  const T finite = splat->x + splat->y + splat->depth + det + splat->radius_x + splat->radius_y;
+  return std::isfinite(finite) && splat->radius_x > 0 && splat->radius_y > 0 &&
+         splat->x + splat->radius_x > 0 && splat->x - splat->radius_x < view.width &&
+         splat->y + splat->radius_y > 0 && splat->y - splat->radius_y < view.height;
 }
 
 // Colour of a Gaussian seen from `center`, never negative; false when it is not finite.
@@ -124,14 +120,12 @@ GART_HD bool splat_color(Vec3<T> mean, const T* sh, int coeffs, Vec3<T> center, 
 }
 
 template <typename T>
-GART_HD TileRect splat_tiles(const Splat<T>& splat, SplatRadius<T> radius, int tiles_x,
-                             int tiles_y) {
-  if (!(radius.x > 0 && radius.y > 0)) return {0, 0, 0, 0};
+GART_HD TileRect splat_tiles(const Splat<T>& s, int tiles_x, int tiles_y) {
   const T size = T(kTileGSTile), nx = T(tiles_x), ny = T(tiles_y);
-  return {static_cast<int32_t>(clamp(std::floor((splat.x - radius.x) / size), T(0), nx)),
-          static_cast<int32_t>(clamp(std::floor((splat.y - radius.y) / size), T(0), ny)),
-          static_cast<int32_t>(clamp(std::ceil((splat.x + radius.x) / size), T(0), nx)),
-          static_cast<int32_t>(clamp(std::ceil((splat.y + radius.y) / size), T(0), ny))};
+  return {static_cast<int32_t>(clamp(std::floor((s.x - s.radius_x) / size), T(0), nx)),
+          static_cast<int32_t>(clamp(std::floor((s.y - s.radius_y) / size), T(0), ny)),
+          static_cast<int32_t>(clamp(std::ceil((s.x + s.radius_x) / size), T(0), nx)),
+          static_cast<int32_t>(clamp(std::ceil((s.y + s.radius_y) / size), T(0), ny))};
 }
 
 // Half the squared Mahalanobis distance from the splat's centre to a pixel's centre; the response

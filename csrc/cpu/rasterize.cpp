@@ -1,6 +1,6 @@
 // Splatting on the CPU, in three calls that are timed and tested apart.
 //
-// Schedule: (1) `tilegs_project`: a parallel loop over Gaussians writes each one's splat (40 B) and
+// Schedule: (1) `tilegs_project`: a parallel loop over Gaussians writes each one's splat (48 B) and
 // the rectangle of tiles its box touches; (2) `tilegs_intersect`: (tile, splat) pairs are counted,
 // scanned and scattered to their tiles in Gaussian order, then each tile sorts its own by depth,
 // ties by Gaussian index, which is the order gsplat's stable radix sort gives; (3)
@@ -57,6 +57,12 @@ Tuple<Tensor, Tensor> project(TensorView means, TensorView quats, TensorView sca
   const float* opacity = checked<float>(opacities, "opacities", {count}, kDLCPU);
   const float* coefficient = checked<float>(sh, "sh", {count, kAny, 3}, kDLCPU);
   const int coeffs = static_cast<int>(sh.size(1));
+  if (coeffs != 1 && coeffs != 4 && coeffs != 9 && coeffs != 16) {
+    TVM_FFI_THROW(ValueError) << "sh has " << coeffs << " coefficients; expected 1, 4, 9 or 16";
+  }
+  if (count > INT32_MAX) {
+    TVM_FFI_THROW(ValueError) << "means has " << count << " rows; at most 2^31 - 1 fit";
+  }
   const PinholeView<float> view = pinhole_view(viewmat, K, center, width, height);
   const SplatParams params{static_cast<float>(alpha_min), static_cast<float>(near),
                            static_cast<float>(eps2d), antialiased};
@@ -71,12 +77,11 @@ Tuple<Tensor, Tensor> project(TensorView means, TensorView quats, TensorView sca
       const Vec3<float> m{mean[3 * i], mean[3 * i + 1], mean[3 * i + 2]};
       const Vec3<float> s{scale[3 * i], scale[3 * i + 1], scale[3 * i + 2]};
       Splat<float> out{};
-      SplatRadius<float> radius;
       const bool drawn =
-          project_splat(m, quat + 4 * i, s, opacity[i], view, params, &out, &radius) &&
+          project_splat(m, quat + 4 * i, s, opacity[i], view, params, &out) &&
           splat_color(m, coefficient + 3 * coeffs * i, coeffs, view.center, out.color);
       splat[i] = drawn ? out : Splat<float>{};
-      rect[i] = drawn ? splat_tiles(out, radius, tiles_x, tiles_y) : TileRect{0, 0, 0, 0};
+      rect[i] = drawn ? splat_tiles(out, tiles_x, tiles_y) : TileRect{0, 0, 0, 0};
     }
   });
   return Tuple<Tensor, Tensor>(splats, rects);
@@ -102,8 +107,9 @@ Tuple<Tensor, Tensor> intersect(TensorView splats, TensorView rects, int64_t wid
   const auto for_each_pair = [&](const auto& fn) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t y = rect[i].y0; y < rect[i].y1; ++y) {
-        for (int64_t x = rect[i].x0; x < rect[i].x1; ++x)
+        for (int64_t x = rect[i].x0; x < rect[i].x1; ++x) {
           fn(y * tiles_x + x, static_cast<int32_t>(i));
+        }
       }
     }
   };
@@ -153,10 +159,11 @@ struct TilePixels {
   }
 
   void blend(const Splat<float>& s, const BlendParams& params, float x0, float y0) {
-    // Nothing further away than this reaches alpha_min; the margin leaves the decision to the exact
-    // test.
+    // Nothing further away reaches alpha_min; the margin leaves the decision to the exact test.
     const float reach = std::log(s.opacity / params.alpha_min) + 1e-3f;
-    for (int row = 0; row < kTileGSTile; ++row) {
+    const int first_row = static_cast<int>(clamp(s.y - s.radius_y - y0, 0.0f, kTileGSTile - 1.0f));
+    const int last_row = static_cast<int>(clamp(s.y + s.radius_y - y0, 0.0f, kTileGSTile - 1.0f));
+    for (int row = first_row; row <= last_row; ++row) {
       float distance[kTileGSTile];
       float nearest = reach;
       for (int column = 0; column < kTileGSTile; ++column) {
@@ -166,13 +173,13 @@ struct TilePixels {
       if (!(nearest < reach)) continue;
       for (int column = 0; column < kTileGSTile; ++column) {
         const int p = row * kTileGSTile + column;
+        // Rounding can make the distance negative near the centre; gsplat skips the pixel then.
         if (distance[column] < 0 || distance[column] > reach || done[p]) continue;
         const float alpha = std::min(params.alpha_max, s.opacity * std::exp(-distance[column]));
         if (alpha < params.alpha_min) continue;
         const float after = transmittance[p] * (1 - alpha);
-        if (after <=
-            params.transmittance_min) {  // gsplat leaves out the splat that would end the pixel
-          done[p] = true;
+        if (after <= params.transmittance_min) {
+          done[p] = true;  // as gsplat, which leaves out the splat that would end the pixel
           --left;
           continue;
         }
@@ -202,8 +209,9 @@ Tuple<Tensor, Tensor, Tensor> composite(TensorView splats, TensorView offsets, T
   const Tensor colors = empty<float>({height, width, 3}, device);
   const Tensor opacities = empty<float>({height, width}, device);
   const Tensor depths = empty<float>({height, width}, device);
-  float *color = data<float>(colors), *opacity = data<float>(opacities),
-        *depth = data<float>(depths);
+  float* color = data<float>(colors);
+  float* opacity = data<float>(opacities);
+  float* depth = data<float>(depths);
   parallel_blocks(tiles, 4, static_cast<int>(threads), [&](int64_t t0, int64_t t1, int) {
     for (int64_t t = t0; t < t1; ++t) {
       const int64_t x0 = t % tiles_x * kTileGSTile, y0 = t / tiles_x * kTileGSTile;
@@ -218,8 +226,9 @@ Tuple<Tensor, Tensor, Tensor> composite(TensorView splats, TensorView offsets, T
           const int p = row * kTileGSTile + column;
           const int64_t pixel = (y0 + row) * width + x0 + column;
           const float covered = 1 - pixels.transmittance[p];
-          for (int channel = 0; channel < 3; ++channel)
+          for (int channel = 0; channel < 3; ++channel) {
             color[3 * pixel + channel] = pixels.sum[channel][p];
+          }
           opacity[pixel] = covered;
           depth[pixel] = covered > 0 ? pixels.sum[3][p] / covered : 0.0f;
         }

@@ -23,14 +23,23 @@ void respond_tile(const RayRecord<float>& record, const TilePixels& p, const Tra
 
 GART_VECTOR_CLONES
 void color_tile(const float* sh, int coeffs, const TilePixels& p, EntryHits* hits) {
-  for (int c = 0; c < 3; ++c) {
-    float* color = hits->color[c];
-    for (int i = 0; i < kTilePixels; ++i) color[i] = 0.5f + sh[c] * p.basis[0][i];
-    for (int k = 1; k < coeffs; ++k) {
-      const float weight = sh[3 * k + c];
-      for (int i = 0; i < kTilePixels; ++i) color[i] += weight * p.basis[k][i];
+  constexpr int kLanes = 16;  // a block of pixels whose sums stay in registers
+  for (int begin = 0; begin < kTilePixels; begin += kLanes) {
+    float red[kLanes], green[kLanes], blue[kLanes];
+    for (int i = 0; i < kLanes; ++i) red[i] = green[i] = blue[i] = 0.5f;
+    for (int k = 0; k < coeffs; ++k) {
+      const float* basis = p.basis[k] + begin;
+      for (int i = 0; i < kLanes; ++i) {
+        red[i] += sh[3 * k] * basis[i];
+        green[i] += sh[3 * k + 1] * basis[i];
+        blue[i] += sh[3 * k + 2] * basis[i];
+      }
     }
-    for (int i = 0; i < kTilePixels; ++i) color[i] = color[i] > 0.0f ? color[i] : 0.0f;
+    for (int i = 0; i < kLanes; ++i) {
+      hits->color[0][begin + i] = red[i] > 0.0f ? red[i] : 0.0f;
+      hits->color[1][begin + i] = green[i] > 0.0f ? green[i] : 0.0f;
+      hits->color[2][begin + i] = blue[i] > 0.0f ? blue[i] : 0.0f;
+    }
   }
 }
 

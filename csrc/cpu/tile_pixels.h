@@ -20,7 +20,8 @@ namespace gart {
 
 struct alignas(64) TilePixels {
   float x[kTilePixels], y[kTilePixels];  // NaN outside the image and the lens
-  float basis[kMaxShCoeffs][kTilePixels];
+  float basis[kMaxShCoeffs][kTilePixels];       // for one Gaussian on all pixels; 0 beyond the scene's degree
+  float basis_row[kTilePixels][kMaxShCoeffs];   // the same for one pixel at a time
   int64_t index[kTilePixels];  // y * width + x, or -1
 };
 
@@ -44,7 +45,7 @@ inline void load_tile(const RayGridView& grid, int tile, int coeffs, TilePixels*
     float basis[kMaxShCoeffs] = {};
     const Vec3<float> d = tmul(to_face, Vec3<float>{p->x[i], p->y[i], 1.0f});
     sh_basis(coeffs, (1.0f / length(d)) * d, basis);
-    for (int k = 0; k < coeffs; ++k) p->basis[k][i] = basis[k];
+    for (int k = 0; k < kMaxShCoeffs; ++k) p->basis[k][i] = p->basis_row[i][k] = basis[k];
   }
 }
 

@@ -70,6 +70,34 @@ struct HitValues {
   std::vector<int32_t> pixel, by_entry;        // by_entry: hits ordered by list entry
 };
 
+// Sums over one hit: geometry (10 moments) and colour, 3 sums with sh=center, 3 x 16 (channel-major) with sh=ray.
+struct HitSums {
+  float geometry[kMoments];
+  float color[3 * kMaxShCoeffs];
+};
+
+// Adds hits `order[begin..end)` of one (Gaussian, tile) pair to `sums`.
+GART_VECTOR_CLONES
+void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const HitValues& v, const float* grad_color,
+              bool sh_at_ray, int32_t begin, int32_t end, HitSums* sums) {
+  for (int32_t k = begin; k < end; ++k) {
+    const int32_t h = v.by_entry[k];
+    const int i = v.pixel[h];
+    add_moments(record, respond(record, pixels.x[i], pixels.y[i]), v.w[h], v.v[h], sums->geometry);
+    const float* g = grad_color + 3 * pixels.index[i];
+    const float* basis = pixels.basis_row[i];
+    for (int c = 0; c < 3; ++c) {
+      const float weighted = v.weight[h] * g[c] * v.color_mask[3 * h + c];
+      if (sh_at_ray) {
+        float* row = sums->color + c * kMaxShCoeffs;
+        for (int j = 0; j < kMaxShCoeffs; ++j) row[j] += weighted * basis[j];
+      } else {
+        sums->color[c] += weighted;
+      }
+    }
+  }
+}
+
 class TileBackward {
  public:
   TileBackward(const SceneView& scene, const RayGridView& grid, const TraceParams& params, Mode mode,
@@ -160,41 +188,28 @@ class TileBackward {
     }
   }
 
-  // One hit's colour gradient: 3 sums per record with sh=center, 3 K per record (channel-major) with sh=ray.
-  void add_color(int32_t h, float* sums) const {
-    const int i = v_.pixel[h];
-    const float* g = grads_.color + 3 * pixels_.index[i];
-    for (int c = 0; c < 3; ++c) {
-      const float weighted = v_.weight[h] * g[c] * v_.color_mask[3 * h + c];
-      if (!params_.sh_at_ray) {
-        sums[c] += weighted;
-      } else {
-        for (int k = 0; k < scene_.sh_coeffs; ++k) sums[c * scene_.sh_coeffs + k] += weighted * pixels_.basis[k][i];
-      }
-    }
-  }
-
   void gather(PairSums* pairs) {
-    const bool geometry_by_pair = mode_ == Mode::kPrimitive, color_by_pair = mode_ != Mode::kPixel;
-    float scratch[kMoments + 3 * kMaxShCoeffs];
     for (int64_t e = 0; e < list_count_; ++e) {
-      if (entry_begin_[e] == entry_begin_[e + 1]) continue;
+      const int32_t begin = entry_begin_[e], end = entry_begin_[e + 1];
+      if (begin == end) continue;
       const int32_t r = list_[e];
       const RayRecord<float>& record = saved_.record[r];
-      float* geometry = scratch;
-      float* color = scratch + kMoments;
-      std::memset(scratch, 0, sizeof(scratch));
-      for (int32_t k = entry_begin_[e]; k < entry_begin_[e + 1]; ++k) {
-        const int32_t h = v_.by_entry[k];
-        const int i = v_.pixel[h];
-        add_moments(record, respond(record, pixels_.x[i], pixels_.y[i]), v_.w[h], v_.v[h], geometry);
-        add_color(h, color);
-        if (!geometry_by_pair) scatter(geometry, kMoments, geometry_ + static_cast<int64_t>(r) * kMoments);
-        if (!color_by_pair) scatter(color, color_width_, color_ + static_cast<int64_t>(r) * color_width_);
+      HitSums sums{};
+      if (mode_ == Mode::kPrimitive) {
+        sum_hits(record, pixels_, v_, grads_.color, params_.sh_at_ray, begin, end, &sums);
+      } else {
+        for (int32_t k = begin; k < end; ++k) {
+          sum_hits(record, pixels_, v_, grads_.color, params_.sh_at_ray, k, k + 1, &sums);
+          scatter(sums.geometry, kMoments, geometry_ + static_cast<int64_t>(r) * kMoments);
+          if (mode_ == Mode::kPixel) {
+            scatter(sums.color, color_width_, color_ + static_cast<int64_t>(r) * color_width_);
+          }
+        }
       }
-      if (!color_by_pair) continue;
+      if (mode_ == Mode::kPixel) continue;
       pairs->record.push_back(r);
-      pairs->sums.insert(pairs->sums.end(), scratch, scratch + kMoments + color_width_);
+      pairs->sums.insert(pairs->sums.end(), sums.geometry, sums.geometry + kMoments);
+      pairs->sums.insert(pairs->sums.end(), sums.color, sums.color + color_width_);
     }
   }
 
@@ -273,7 +288,7 @@ void expand_record(const SceneView& scene, const RayGridView& grid, const TraceP
   float* sh = out.sh + i * coeffs * 3;
   if (params.sh_at_ray) {
     for (int c = 0; c < 3; ++c) {
-      for (int k = 0; k < coeffs; ++k) sh[3 * k + c] += color[c * coeffs + k];
+      for (int k = 0; k < coeffs; ++k) sh[3 * k + c] += color[c * kMaxShCoeffs + k];
     }
   } else {
     const float* p = scene.means + 3 * i;
@@ -352,7 +367,7 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
 
   std::vector<Vec3<float>> colors;
   if (!sh_at_ray) colors = center_colors(scene, grid, saved.gaussian, saved.records, params.threads);
-  const int color_width = sh_at_ray ? 3 * scene.sh_coeffs : 3;
+  const int color_width = sh_at_ray ? 3 * kMaxShCoeffs : 3;
   std::vector<float> geometry(saved.records * kMoments, 0.0f), color(saved.records * color_width, 0.0f);
   std::vector<PairSums> pairs(tiles);
   std::vector<std::unique_ptr<TileBackward>> workers(std::max(params.threads, 1));

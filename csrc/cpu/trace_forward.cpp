@@ -28,10 +28,16 @@ constexpr int kMaxRing = 64;
 
 struct Hit {
   float tau;
-  int32_t entry;  // position in the tile's list
+  int32_t entry;   // position in the tile's list
+  int32_t record;  // breaks ties of tau: records are ordered by Gaussian
   float alpha;
   Vec3<float> color;
 };
+
+bool nearer(float tau, int32_t record, float other_tau, int32_t other_record) {
+  return tau < other_tau || (tau == other_tau && record < other_record);
+}
+bool nearer(const Hit& a, const Hit& b) { return nearer(a.tau, a.record, b.tau, b.record); }
 
 struct Outputs {
   float* color;         // [H, W, 3]
@@ -100,10 +106,6 @@ class TileTracer {
   float bound_from(int32_t entry) const {
     return entry < count_ ? lists_.tau_bound[begin_ + entry] : std::numeric_limits<float>::infinity();
   }
-  bool nearer(float tau, int32_t record, float other_tau, int32_t other_record) const {
-    return tau < other_tau || (tau == other_tau && record < other_record);
-  }
-
   void evaluate(int32_t entry) {
     const int32_t record = record_of(entry);
     respond_tile(records_.record[record], pixels_, params_, &entry_);
@@ -118,7 +120,7 @@ class TileTracer {
     const Vec3<float> color = params_.sh_at_ray
                                   ? Vec3<float>{entry_.color[0][i], entry_.color[1][i], entry_.color[2][i]}
                                   : record_color_[record_of(entry)];
-    return {entry_.tau[i], entry, entry_.alpha[i], color};
+    return {entry_.tau[i], entry, record_of(entry), entry_.alpha[i], color};
   }
 
   void composite(Pixel& p, const Hit& hit) {
@@ -127,7 +129,7 @@ class TileTracer {
     p.depth += weight * hit.tau;
     p.transmittance *= 1.0f - hit.alpha;
     p.last_tau = hit.tau;
-    p.last_record = record_of(hit.entry);
+    p.last_record = hit.record;
     p.hits.push_back(hit.entry);
     if (p.transmittance < params_.transmittance_min) {
       p.dead = true;
@@ -136,7 +138,10 @@ class TileTracer {
   }
 
   Hit* ring(int i) { return ring_ + i * kMaxRing; }
-  int slot(const Pixel& p, int k) const { return (p.ring_head + k) % params_.ring_size; }
+  int slot(const Pixel& p, int k) const {
+    const int j = p.ring_head + k;
+    return j < params_.ring_size ? j : j - params_.ring_size;
+  }
   void pop(Pixel& p, int i) {
     const Hit head = ring(i)[p.ring_head];
     p.ring_head = slot(p, 1);
@@ -145,12 +150,11 @@ class TileTracer {
   }
 
   void push(Pixel& p, int i, const Hit& hit) {
-    const int32_t record = record_of(hit.entry);
-    if (nearer(hit.tau, record, p.last_tau, p.last_record)) p.flagged = true;
+    if (nearer(hit.tau, hit.record, p.last_tau, p.last_record)) p.flagged = true;
     if (p.dead || p.flagged) return;
+    Hit* hits = ring(i);
     if (p.ring_count == params_.ring_size) {
-      const Hit& head = ring(i)[p.ring_head];
-      if (nearer(hit.tau, record, head.tau, record_of(head.entry))) {
+      if (nearer(hit, hits[p.ring_head])) {
         composite(p, hit);
         return;
       }
@@ -159,11 +163,11 @@ class TileTracer {
     }
     int k = p.ring_count++;
     for (; k > 0; --k) {
-      const Hit& before = ring(i)[slot(p, k - 1)];
-      if (!nearer(hit.tau, record, before.tau, record_of(before.entry))) break;
-      ring(i)[slot(p, k)] = before;
+      const Hit& before = hits[slot(p, k - 1)];
+      if (!nearer(hit, before)) break;
+      hits[slot(p, k)] = before;
     }
-    ring(i)[slot(p, k)] = hit;
+    hits[slot(p, k)] = hit;
   }
 
   // Composite what is proven nearest, given that everything still to come has tau >= bound.
@@ -217,9 +221,7 @@ class TileTracer {
       Pixel& p = pixel_[i];
       if (!p.flagged) continue;
       reset(p);
-      std::sort(exact_[i].begin(), exact_[i].end(), [this](const Hit& a, const Hit& b) {
-        return nearer(a.tau, record_of(a.entry), b.tau, record_of(b.entry));
-      });
+      std::sort(exact_[i].begin(), exact_[i].end(), [](const Hit& a, const Hit& b) { return nearer(a, b); });
       for (const Hit& hit : exact_[i]) {
         if (p.dead) break;
         composite(p, hit);

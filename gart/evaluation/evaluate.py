@@ -12,7 +12,7 @@ from gart.capture import View
 from gart.errors import GartError
 from gart.evaluation.lpips import Lpips, Net, WeightsMissingError
 from gart.evaluation.protocol import LPIPS_NETS, METRICS, find_protocol, parse_metrics
-from gart.evaluation.views import Settings, photograph, render_image
+from gart.evaluation.views import Settings, is_distorted, photograph, render_image
 from gart.io.images import quantise
 from gart.scene import Gaussians
 
@@ -79,7 +79,7 @@ def evaluate(
         values = rules.measure(image, photo, mask, names, networks)
         records.append({"name": view.name, **values})
         report(len(records), len(views), records[-1])
-    distorted = mode == "tilegs" and any(v.camera.model != "pinhole" for v in views)
+    distorted = mode == "tilegs" and any(is_distorted(view.camera) for view in views)
     return {
         "mode": mode,
         "protocol": rules.describe(),

@@ -42,9 +42,9 @@ def render_view(
         raise UsageError(f"--mode is {mode!r}; expected {' or '.join(MODES)}")
     if mode == "rt":
         assert settings is None or isinstance(settings, TraceSettings)
-        return trace(gaussians, camera, settings or TraceSettings())
+        return trace(gaussians, camera, settings)
     assert settings is None or isinstance(settings, RasterSettings)
-    return rasterize(gaussians, rasterized_camera(camera), settings or RasterSettings())
+    return rasterize(gaussians, rasterized_camera(camera), settings)
 
 
 def render_image(
@@ -72,6 +72,11 @@ def rasterized_camera(camera: Camera) -> Camera:
     return camera.undistorted()
 
 
+def is_distorted(camera: Camera) -> bool:
+    """Whether its image differs from that of the pinhole camera with the same intrinsics."""
+    return not camera.is_planar or any(camera.distortion)
+
+
 def photograph(
     view: View, mode: str = "rt", background: tuple[float, float, float] = (0.0, 0.0, 0.0)
 ) -> tuple[Tensor, Tensor | None]:
@@ -86,7 +91,7 @@ def photograph(
     if image.shape[2] == 4:
         rgb, alpha = (image.float() / 255).split([3, 1], -1)
         image = rgb * alpha + (1 - alpha) * torch.tensor(background)
-    if camera.model == "pinhole":
+    if not is_distorted(camera):
         return image, mask
     if mode == "tilegs":
         return undistort(image, mask, camera)

@@ -48,7 +48,7 @@ def json_able(value: Any) -> Any:
         return {str(key): json_able(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_able(item) for item in value]
-    if isinstance(value, Path):
+    if isinstance(value, str | Path):  # str() turns its subclasses into plain strings
         return str(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None

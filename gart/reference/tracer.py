@@ -83,11 +83,11 @@ def response(
     Returns:
         tau, alpha: each [...], the leading shapes broadcast.
     """
-    o = (whiten * (origins - means)[..., None, :]).sum(-1)
-    d = (whiten * directions[..., None, :]).sum(-1)
-    tau = -(o * d).sum(-1) / (d * d).sum(-1)
+    o = torch.einsum("...ij,...j->...i", whiten, origins - means)
+    d = torch.einsum("...ij,...j->...i", whiten, directions)
+    tau = -torch.linalg.vecdot(o, d) / torch.linalg.vecdot(d, d)
     nearest = o + tau[..., None] * d
-    return tau, opacity_logits.sigmoid() * torch.exp(-0.5 * (nearest * nearest).sum(-1))
+    return tau, opacity_logits.sigmoid() * torch.exp(-torch.linalg.vecdot(nearest, nearest) / 2)
 
 
 @torch.no_grad()
@@ -115,11 +115,14 @@ def find_hits(
             directions[rays, None],
         )
         hit = finite & (alpha >= alpha_min) & (tau >= near)
-        tau, index = torch.where(hit, tau, torch.inf).sort(dim=-1, stable=True)
-        ray, rank = (tau < torch.inf).nonzero(as_tuple=True)
-        index = index[ray, rank]
-        parts.append((ray + start, index, rank, tau[ray, rank], alpha[ray, index]))
-    return Hits(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        ray, gaussian = hit.nonzero(as_tuple=True)
+        parts.append((ray + start, gaussian, tau[hit], alpha[hit]))
+    ray, gaussian, tau, alpha = (torch.cat(column) for column in zip(*parts, strict=True))
+    order = tau.argsort(stable=True)  # stable: the pairs come by ray and index
+    order = order[ray[order].argsort(stable=True)]
+    ray, gaussian, tau, alpha = ray[order], gaussian[order], tau[order], alpha[order]
+    rank = torch.arange(len(ray)) - torch.searchsorted(ray, ray)
+    return Hits(ray, gaussian, rank, tau, alpha)
 
 
 def trace_rays(

@@ -85,6 +85,7 @@ def _forward(
         stages.count("records", records)
         stages.count("pairs", pairs)
         stages.count("hits", hits)
+        stages.count("pixels", opacity.numel())
         stages.count("repaired pixels", repaired)
         stages.count("LT buffer bytes", sum(t.nbytes for t in state[-3:]))
     return _Forward(color, opacity, depth, stats, tuple(state))

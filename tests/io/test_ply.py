@@ -9,7 +9,8 @@ from gart.errors import GartError
 from gart.io.ply import load_ply, save_ply
 from gart.scene import Gaussians
 
-REQUIRED = "x y z f_dc_0 f_dc_1 f_dc_2 opacity scale_0 scale_1 scale_2 rot_0 rot_1 rot_2 rot_3".split()
+REQUIRED = ["x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity"]
+REQUIRED += ["scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3"]
 
 
 def random_gaussians(n, degree):
@@ -43,11 +44,7 @@ def test_layout_is_that_of_3dgs(tmp_path):
     save_ply(tmp_path / "a.ply", random_gaussians(2, 1))
     names = [p.name for p in PlyData.read(str(tmp_path / "a.ply"))["vertex"].properties]
     rest = [f"f_rest_{i}" for i in range(9)]
-    assert names == [
-        *"x y z nx ny nz f_dc_0 f_dc_1 f_dc_2".split(),
-        *rest,
-        *"opacity scale_0 scale_1 scale_2 rot_0 rot_1 rot_2 rot_3".split(),
-    ]
+    assert names == [*REQUIRED[:3], "nx", "ny", "nz", *REQUIRED[3:6], *rest, *REQUIRED[6:]]
 
 
 def test_rest_is_channel_major(tmp_path):

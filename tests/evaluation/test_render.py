@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+
+import gart.evaluation.render as render_module
+from gart.errors import GartError, UsageError
+from gart.evaluation import render_views
+from gart.io.images import read_image
+
+
+def files(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_folder(gaussians, camera, rendered, tmp_path):
+    views = [("left/a.JPG", camera), ("right/a.jpg", camera), ("frame.0001", camera)]
+    done = []
+    render_views(
+        gaussians,
+        views,
+        tmp_path,
+        mode="tilegs",
+        background=(0, 0, 1),
+        report=lambda *a: done.append(a),
+    )
+    assert files(tmp_path) == ["frame.0001.png", "left/a.png", "right/a.png"]
+    assert read_image(tmp_path / "left" / "a.png")[0, 0].tolist() == [64, 0, 128]
+    assert done == [(1, 3, "left/a.JPG"), (2, 3, "right/a.jpg"), (3, 3, "frame.0001")]
+    assert {mode for mode, _ in rendered} == {"tilegs"}
+
+
+def test_opacity_and_depth(gaussians, camera, rendered, tmp_path):
+    render_views(gaussians, [("a.png", camera)], tmp_path, outputs=("opacity", "depth"))
+    assert files(tmp_path) == ["a.depth.npy", "a.depth.png", "a.opacity.png"]
+    assert np.load(tmp_path / "a.depth.npy")[2, 3] == 3
+    assert read_image(tmp_path / "a.opacity.png")[0, 0].tolist() == [128] * 3
+
+
+def test_video(gaussians, camera, rendered, tmp_path):
+    render_views(gaussians, [("0", camera)] * 5, tmp_path / "v.mp4", fps=10)
+    capture = cv2.VideoCapture(str(tmp_path / "v.mp4"))
+    assert capture.get(cv2.CAP_PROP_FRAME_COUNT) == 5
+    assert capture.get(cv2.CAP_PROP_FPS) == 10
+    _, frame = capture.read()
+    assert np.abs(frame[5, 5].astype(int) - [0, 0, 64]).max() < 8  # BGR
+
+
+def test_what_cannot_be_rendered(gaussians, camera, rendered, tmp_path):
+    views = [("a.png", camera), ("a.jpg", camera)]
+    with pytest.raises(GartError, match=r"two views would be written to .*a.png"):
+        render_views(gaussians, views, tmp_path)
+    with pytest.raises(GartError, match=r"no view to render"):
+        render_views(gaussians, [], tmp_path)
+    with pytest.raises(UsageError, match=r"output is 'normal'; expected some of color, opacity"):
+        render_views(gaussians, views, tmp_path, outputs=("normal",))
+    with pytest.raises(UsageError, match=r"a video shows colour only"):
+        render_views(gaussians, views, tmp_path / "v.mp4", outputs=("depth",))
+    sizes = [("a", camera), ("b", replace(camera, width=52))]
+    with pytest.raises(GartError, match=r"a frame is 52 x 40, the first one is 50 x 40"):
+        render_views(gaussians, sizes, tmp_path / "v.mp4")
+    assert files(tmp_path) == []
+
+
+def test_interrupted_rendering_keeps_whole_files(
+    gaussians, camera, rendered, tmp_path, monkeypatch
+):
+    render_views(gaussians, [("a", camera)], tmp_path)
+    before = (tmp_path / "a.png").read_bytes()
+
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(render_module, "render_view", fail)
+    for output in (tmp_path, tmp_path / "v.mp4"):
+        with pytest.raises(KeyboardInterrupt):
+            render_views(gaussians, [("a", camera)], output)
+    assert files(tmp_path) == ["a.png"]
+    assert (tmp_path / "a.png").read_bytes() == before
