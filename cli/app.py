@@ -25,7 +25,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's import would double the time that help takes
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Declared below as a plain flag: typer imports pydantic to read its own, even for `train --help`.
+    add_help_option=False,
 )
 app.command("train")(train)
 app.command("render")(render)
@@ -39,6 +40,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _print_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(context.get_help())
+        raise typer.Exit
+
+
 @app.callback()
 def _global_options(
     version: Annotated[
@@ -47,6 +54,10 @@ def _global_options(
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; anywhere in the line.")
+    ] = False,
+    wants_help: Annotated[
+        bool,
+        typer.Option("--help", callback=_print_help, is_eager=True, help="Show this message."),
     ] = False,
 ) -> None:
     """Declared for the help text: `run` takes --debug out of the arguments itself."""

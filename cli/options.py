@@ -15,7 +15,7 @@ Split = Literal["test", "train", "all"]
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="Run folder, scene name or splat file (.ply); the newest run under runs/ if left out.",
         show_default=False,
     ),

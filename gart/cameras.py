@@ -6,15 +6,14 @@ order follow COLMAP and OpenCV (docs/conventions.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 DISTORTION_PARAMETERS = {"pinhole": 0, "opencv": 4, "full_opencv": 8, "opencv_fisheye": 4}
-"""Lens model -> number of distortion parameters: opencv k1 k2 p1 p2, full_opencv k1 k2 p1 p2 k3 k4 k5 k6,
-opencv_fisheye k1 k2 k3 k4."""
+"""Lens model -> number of distortion parameters: opencv k1 k2 p1 p2, full_opencv k1 k2 p1 p2 k3 k4
+k5 k6, opencv_fisheye k1 k2 k3 k4."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,8 @@ class Camera:
             raise ValueError(f"focal lengths are {self.fx}, {self.fy}; expected positive pixels")
         if self.model not in DISTORTION_PARAMETERS:
             raise ValueError(
-                f"camera model is {self.model!r}; expected one of {', '.join(DISTORTION_PARAMETERS)}"
+                f"camera model is {self.model!r}; "
+                f"expected one of {', '.join(DISTORTION_PARAMETERS)}"
             )
         wanted = DISTORTION_PARAMETERS[self.model]
         if len(self.distortion) > wanted:
@@ -140,7 +140,7 @@ class Camera:
 
 
 def distort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """Apply OpenCV's radial-tangential (4 parameters) or rational (8) model to plane coordinates."""
+    """Apply OpenCV's radial-tangential (4 parameters) or rational (8) model on the plane z = 1."""
     k1, k2, p1, p2, k3, k4, k5, k6 = (*distortion, *(0.0,) * (8 - len(distortion)))
     r2 = x * x + y * y
     radial = (1 + r2 * (k1 + r2 * (k2 + r2 * k3))) / (1 + r2 * (k4 + r2 * (k5 + r2 * k6)))
@@ -154,10 +154,11 @@ def undistort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tup
     """Invert `distort_points` by Newton's method; NaN where it has no inverse near the point."""
     u, v = x.clone(), y.clone()
     for _ in range(20):
-        (fu, fv), jacobian = _value_and_jacobian(u, v, distortion)
-        (a, b), (c, d) = jacobian
-        det = a * d - b * c
+        (fu, fv), ((a, b), (c, d)) = _value_and_jacobian(u, v, distortion)
         ex, ey = fu - x, fv - y
+        if bool((ex.abs() + ey.abs() < 1e-13).all()):
+            break
+        det = a * d - b * c
         u, v = u - (d * ex - b * ey) / det, v - (a * ey - c * ex) / det
     (fu, fv), ((a, b), (c, d)) = _value_and_jacobian(u, v, distortion)
     # A folded lens has a second branch with negative orientation: no ray of the real lens.
@@ -168,12 +169,16 @@ def undistort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tup
 def _value_and_jacobian(
     x: Tensor, y: Tensor, distortion: tuple[float, ...]
 ) -> tuple[tuple[Tensor, Tensor], tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    fn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    fn = lambda a, b: distort_points(a, b, distortion)  # noqa: E731
-    one, zero = torch.ones_like(x), torch.zeros_like(x)
-    value, dx = torch.func.jvp(fn, (x, y), (one, zero))
-    _, dy = torch.func.jvp(fn, (x, y), (zero, one))
-    return value, ((dx[0], dy[0]), (dx[1], dy[1]))
+    k1, k2, p1, p2, k3, k4, k5, k6 = (*distortion, *(0.0,) * (8 - len(distortion)))
+    r2 = x * x + y * y
+    denominator = 1 + r2 * (k4 + r2 * (k5 + r2 * k6))
+    radial = (1 + r2 * (k1 + r2 * (k2 + r2 * k3))) / denominator
+    slope = k1 + r2 * (2 * k2 + r2 * 3 * k3) - radial * (k4 + r2 * (2 * k5 + r2 * 3 * k6))
+    slope = 2 * slope / denominator  # twice the derivative of `radial` by r2
+    cross = x * y * slope + 2 * p1 * x + 2 * p2 * y
+    dx = radial + x * x * slope + 2 * p1 * y + 6 * p2 * x
+    dy = radial + y * y * slope + 6 * p1 * y + 2 * p2 * x
+    return distort_points(x, y, distortion), ((dx, cross), (cross, dy))
 
 
 def _fisheye_radius(theta: Tensor, k: tuple[float, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Errors meant for the user: one sentence saying what is wrong, where, what is allowed, what to do."""
+"""Errors meant for the user: one sentence saying what is wrong, where, and what to do next."""
 
 
 class GartError(Exception):

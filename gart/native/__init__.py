@@ -1,7 +1,7 @@
 """The native libraries: loaded on first use, torch tensors in and out without copies.
 
-The C++ library is always there; the CUDA library only where it was built. Both export the same functions,
-so callers write `library(device).function(...)`.
+The C++ library is always there; the CUDA library only where it was built. Both export the same
+functions, so callers write `library(device).function(...)`.
 """
 
 from __future__ import annotations

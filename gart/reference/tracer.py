@@ -83,11 +83,14 @@ def response(
     Returns:
         tau, alpha: each [...], the leading shapes broadcast.
     """
-    o = torch.einsum("...ij,...j->...i", whiten, origins - means)
-    d = torch.einsum("...ij,...j->...i", whiten, directions)
-    tau = -torch.linalg.vecdot(o, d) / torch.linalg.vecdot(d, d)
+    columns = whiten.unbind(-1)
+    o, d = (
+        sum(column * v[..., j, None] for j, column in enumerate(columns))
+        for v in (origins - means, directions)
+    )
+    tau = -_dot(o, d) / _dot(d, d)
     nearest = o + tau[..., None] * d
-    return tau, opacity_logits.sigmoid() * torch.exp(-torch.linalg.vecdot(nearest, nearest) / 2)
+    return tau, opacity_logits.sigmoid() * torch.exp(-_dot(nearest, nearest) / 2)
 
 
 @torch.no_grad()
@@ -234,6 +237,12 @@ def camera_rays(camera: Camera) -> tuple[Tensor, Tensor]:
     c2w = camera.c2w.double()
     directions = camera.directions().reshape(-1, 3) @ c2w[:, :3].T
     return c2w[:, 3].expand_as(directions), directions
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Dot product of [..., 3] vectors, equal in every bit for equal vectors, as ties need."""
+    x, y, z = (a * b).unbind(-1)
+    return x + y + z
 
 
 def _colors(directions: Tensor, sh: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""The rays of an image in the form the native tracer takes: coordinates on the plane z = 1 of a face.
+"""The rays of an image as the native tracer takes them: positions on the plane z = 1 of a face.
 
-A face is a frame at the camera centre. Planar lenses need one, the camera's own; fisheye lenses give
-each tile the face of a cube that it looks at, so that any field of view is a set of planes and the
-tracer's exact rational response holds for every ray.
+A face is a frame at the camera centre. Planar lenses need one, the camera's own; fisheye lenses
+give each tile the face of a cube that it looks at, so that any field of view is a set of planes and
+the tracer's exact rational response holds for every ray.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class RayGrid:
 
     Attributes:
         face_axes: [F, 3, 3] float32, rows are each face's axes in camera space.
-        ray_xy: [H, W, 2] float32 position of each pixel's ray on its face's plane z = 1, NaN without ray.
+        ray_xy: [H, W, 2] float32 position of each pixel's ray on its face's plane z = 1, NaN
+            without ray.
         tile_face: [tiles] int32 face of each 8x8 tile, row-major.
         depth_scale: [H, W] float32 from depth along the face's z to reported depth, None for 1.
     """
@@ -92,8 +93,8 @@ def _cached(lens: _Lens, device: torch.device) -> RayGrid:
     local = torch.einsum("hwij,hwj->hwi", axes[by_pixel], directions)
     if (local[..., 2] < 0.1).any():
         raise ValueError(
-            f"fisheye image of {camera.width} x {camera.height} pixels: a {tile} x {tile} tile spans "
-            "more than a cube face can; render it larger"
+            f"fisheye image of {camera.width} x {camera.height} pixels: a {tile} x {tile} tile "
+            "spans more than a cube face can; render it larger"
         )
     return RayGrid(
         face_axes=axes.float().contiguous().to(device),

@@ -17,9 +17,7 @@ from gart.tracing.ray_grid import RayGrid, ray_grid
 from gart.tracing.settings import TraceSettings
 
 
-def trace(
-    gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None
-) -> Rendering:
+def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None) -> Rendering:
     """Trace every pixel's ray through the scene, in exact order along each ray.
 
     Args:

@@ -1,0 +1,101 @@
+"""`gart profile`: where time and memory go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gart.cli.device import choose_device
+from gart.cli.options import Backward, JsonFile, Mode, RenderMode
+from gart.cli.progress import ImageProgress, status
+
+if TYPE_CHECKING:
+    from gart.cli.runs import Source
+    from gart.profiling.measure import Report
+
+SUBJECT_HELP = (
+    "Run folder, scene name or folder, or splat file (.ply); the newest run if left out. "
+    "A splat file, and --mode tilegs, is rendered; anything else is trained."
+)
+
+
+def profile(
+    subject: Annotated[
+        str | None, typer.Argument(metavar="RUN|SCENE", help=SUBJECT_HELP, show_default=False)
+    ] = None,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Training iterations, or images, to average over.")
+    ] = 20,
+    backward: Annotated[
+        Backward | None, typer.Option(help="One backward mode; all three side by side if left out.")
+    ] = None,
+    mode: RenderMode = "rt",
+    json: JsonFile = None,
+) -> None:
+    """Time every stage; count memory, pairs and hits."""
+    from rich.console import Console
+
+    from gart.cli.runs import find_source
+    from gart.io.atomic import write_json
+    from gart.profiling import tables
+
+    device = choose_device("auto")
+    source = find_source(subject)
+    with ImageProgress("profiling") as progress:
+        result = _measure(source, subject, device, mode, backward, iterations, progress)
+    result = {"subject": str(source.path if source else subject), **result}
+    if json is not None:
+        write_json(json, result)
+    print(f"{result['subject']} on {result['device']}: {result['gaussians']} Gaussians")
+    console = Console()
+    for table in tables(result):
+        console.print(table)
+
+
+def _measure(
+    source: Source | None,
+    subject: str | None,
+    device: str,
+    mode: Mode,
+    backward: Backward | None,
+    iterations: int,
+    report: Report,
+) -> dict[str, Any]:
+    """Profile `source`, or the untrained scene `subject` when it is None."""
+    from gart.cli.runs import load_scene, preset_for
+    from gart.profiling import orbit, profile_rendering, profile_training
+    from gart.tracing import BACKWARD_MODES
+    from gart.training import Trainer, load_config
+    from gart.training.checkpoint import checkpoints, load_checkpoint
+
+    if source is not None and source.folder is None:
+        gaussians = source.gaussians(device)
+        return profile_rendering(
+            gaussians, orbit(gaussians), mode=mode, iterations=iterations, report=report
+        )
+    state = None
+    if source is not None and source.folder is not None:
+        capture, config = source.capture(), load_config(source.folder.config)
+        if saved := checkpoints(source.folder.checkpoints):
+            state = load_checkpoint(saved[-1])
+    else:
+        assert subject is not None
+        capture, config = load_scene(subject), load_config(preset_for(subject))
+    if mode == "rt":
+        return profile_training(
+            capture,
+            config,
+            device,
+            iterations=iterations,
+            backward=[backward] if backward else BACKWARD_MODES,
+            state=state,
+            report=report,
+        )
+    trainer = Trainer(capture, config, device)
+    if state is not None:
+        trainer.load_state(state)
+    cameras = [view.camera for view in capture.train]
+    return profile_rendering(
+        trainer.export(), cameras, mode=mode, iterations=iterations, report=report
+    )

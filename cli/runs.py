@@ -1,0 +1,102 @@
+"""What a command's SCENE and RUN arguments stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gart.datasets import load
+from gart.errors import UsageError
+from gart.io import RunFolder, find_run, load_ply
+from gart.tracing import TraceSettings
+from gart.training import preset_names
+from gart.training.trainer import BACKGROUNDS
+
+if TYPE_CHECKING:
+    from gart.capture import Capture, View
+    from gart.cli.options import Mode, Split
+    from gart.scene import Gaussians
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained scene to render: a run, or a splat file without photographs."""
+
+    path: Path
+    folder: RunFolder | None
+
+    @classmethod
+    def find(cls, run: str | None) -> Source:
+        """The run folder or splat file that RUN names."""
+        found = find_run(run)
+        if isinstance(found, RunFolder):
+            return cls(found.path, found)
+        return cls(found, None)
+
+    @property
+    def renders(self) -> Path:
+        """Where renderings go by default."""
+        return self.folder.renders if self.folder else Path("renders") / self.path.stem
+
+    def gaussians(self, device: str) -> Gaussians:
+        """The trained scene."""
+        scene = self.folder.load_gaussians() if self.folder else load_ply(self.path)
+        return scene.to(device)
+
+    def settings(self, mode: Mode) -> TraceSettings | None:
+        """The renderer's settings that belong to how the scene was trained."""
+        if self.folder is None or mode != "rt":
+            return None
+        return replace(TraceSettings(), sh=self.folder.read_config()["training"]["sh"])
+
+    def background(self) -> tuple[float, float, float]:
+        """RGB behind the scene, as in training."""
+        if self.folder is None:
+            return (0.0, 0.0, 0.0)
+        config = self.folder.read_config()
+        recorded = config["dataset"].get("background", (0.0, 0.0, 0.0))
+        return BACKGROUNDS.get(config["training"]["background"], tuple(recorded))
+
+    def capture(self) -> Capture:
+        """The photographs that the run was trained on, loaded again.
+
+        Raises:
+            UsageError: a splat file has none.
+        """
+        if self.folder is None:
+            raise UsageError(
+                f"{self.path} is a splat file and has no photographs; "
+                "give a run folder, or cameras with gart render --trajectory FILE"
+            )
+        dataset = self.folder.read_config()["dataset"]
+        return load(dataset["source"], downscale=dataset["downscale"])
+
+    def views(self, split: Split) -> list[View]:
+        """The photographs of a split, with cameras."""
+        capture = self.capture()
+        return {
+            "train": capture.train,
+            "test": capture.test,
+            "all": sorted([*capture.train, *capture.test], key=lambda view: view.name),
+        }[split]
+
+
+def find_source(subject: str | None) -> Source | None:
+    """The run or splat file that a RUN|SCENE argument names, or None when it names a scene."""
+    try:
+        return Source.find(subject)
+    except UsageError:
+        if subject is None or Path(subject).suffix.lower() == ".ply":
+            raise
+        return None
+
+
+def load_scene(scene: str, downscale: int | None = None) -> Capture:
+    """The photographs that SCENE names, at the data set's usual size unless `downscale` is given."""
+    return load(scene) if downscale is None else load(scene, downscale=downscale)
+
+
+def preset_for(scene: str) -> str:
+    """The preset that a scene is trained with unless --config names another."""
+    return scene if scene in preset_names() else "default"
