@@ -13,6 +13,7 @@ import gart
 from gart.cli.eval import evaluate
 from gart.cli.profile import profile
 from gart.cli.render import render
+from gart.cli.scenes import scene_list
 from gart.cli.train import train
 from gart.errors import GartError
 
@@ -25,10 +26,10 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's import would double the time that help takes
     pretty_exceptions_enable=False,
-    # Declared below as a plain flag: typer imports pydantic to read its own, even for `train --help`.
+    # Declared below as a plain flag: typer would import pydantic to read its own, in every command.
     add_help_option=False,
 )
-app.command("train")(train)
+app.command("train", epilog=scene_list())(train)
 app.command("render")(render)
 app.command("eval")(evaluate)
 app.command("profile")(profile)

@@ -45,8 +45,10 @@ def evaluate(
             settings=source.settings(mode),
             report=progress,
         )
-    for path in filter(None, (source.folder and source.folder.eval, json)):
-        write_json(path, result)
+    if source.folder is not None:
+        write_json(source.folder.eval, result)
+    if json is not None:
+        write_json(json, result)
     print(f"{source.path}, {mode}, protocol {protocol}, {result['images']} held-out views")
     for line in _lines(result):
         print(line)

@@ -8,7 +8,7 @@ import typer
 
 from gart.cli.device import choose_device
 from gart.cli.options import Backward, JsonFile, Mode, RenderMode
-from gart.cli.progress import ImageProgress, status
+from gart.cli.progress import ImageProgress
 
 if TYPE_CHECKING:
     from gart.cli.runs import Source

@@ -18,7 +18,9 @@ def render(
     split: Annotated[Split, typer.Option(help="Which photographs' cameras to render.")] = "test",
     trajectory: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Render this camera path (nerfbaselines-v1 JSON) instead."),
+        typer.Option(
+            metavar="FILE", help="Render this camera path (nerfbaselines-v1 JSON) instead."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -93,7 +93,7 @@ def find_source(subject: str | None) -> Source | None:
 
 
 def load_scene(scene: str, downscale: int | None = None) -> Capture:
-    """The photographs that SCENE names, at the data set's usual size unless `downscale` is given."""
+    """The photographs that SCENE names, at the usual size unless `downscale` is given."""
     return load(scene) if downscale is None else load(scene, downscale=downscale)
 
 

@@ -16,7 +16,7 @@ from gart.errors import GartError
 SCENE_HELP = "Folder of posed photographs, scene name, dataset/scene, or `demo`."
 
 
-class Interrupted(GartError):
+class InterruptedRunError(GartError):
     """Ctrl-C in a run that can be continued."""
 
     exit_code = 130
@@ -80,5 +80,5 @@ def train(
         if not folder.exists:  # nothing was trained that could be continued
             raise
         again = shlex.join(["gart", "train", scene, "--out", str(out), "--device", chosen])
-        raise Interrupted(f"interrupted; continue with: {again} --resume") from None
+        raise InterruptedRunError(f"interrupted; continue with: {again} --resume") from None
     print(f"saved {folder.point_cloud}")

@@ -1,8 +1,8 @@
 """The native tracer against the float64 oracle: images, gradients and hit orders.
 
-Where the oracle itself stands within rounding of a decision (a response at alpha_min, two peaks at one
-depth, a peak at `near`, a transmittance at the stop), float32 may decide otherwise. `doubtful_pixels`
-finds exactly those pixels; they are counted, and all others must agree.
+Where the oracle itself stands within rounding of a decision (a response at alpha_min, two peaks at
+one depth, a peak at `near`, a transmittance at the stop), float32 may decide otherwise.
+`doubtful_pixels` finds exactly those pixels; they are counted, and all others must agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from gart.cameras import Camera
-from gart.reference import camera_rays, find_hits, render, trace_rays
+from gart.reference import (
+    camera_rays,
+    find_hits,
+    render,
+    response,
+    trace_rays,
+    whitening,
+)
 from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.tracing import TraceSettings, hit_order, trace
@@ -89,7 +96,7 @@ def doubtful_pixels(
 def certain_pixels(
     gaussians: Gaussians, camera: Camera, settings: TraceSettings, limits: Limits
 ) -> Tensor:
-    """[H, W] bool: the pixels that must agree; fails when more are doubtful than `limits` allows."""
+    """[H, W] bool: the pixels that must agree; fails if more are doubtful than `limits` allows."""
     doubtful = doubtful_pixels(gaussians, camera, settings, limits.alpha_band)
     count, allowed = int(doubtful.sum()), int(limits.doubtful * doubtful.numel())
     assert count <= allowed, f"{count} doubtful pixels of {doubtful.numel()}; {allowed} allowed"
@@ -193,15 +200,29 @@ def assert_gradients_agree(
 
 
 def native_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings) -> list[list[int]]:
-    """Per pixel, the Gaussians the tracer blended, front to back."""
+    """Per pixel, the Gaussians the tracer blended, front to back.
+
+    Fails unless, in every pixel, they are hits and sorted to within rounding.
+    """
     offsets, indices, _ = hit_order(gaussians, camera, settings)
     assert offsets.dtype == torch.int64
     assert indices.dtype == torch.int32
     assert offsets.shape == (camera.height * camera.width + 1,)
     assert offsets[0] == 0
     assert offsets[-1] == len(indices)
-    bounds, flat = offsets.tolist(), indices.tolist()
-    return [flat[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    index = indices.long()
+    ray = torch.arange(len(offsets) - 1).repeat_interleave(offsets.diff())
+    origins, directions = camera_rays(camera)
+    exact = gaussians.map(lambda t: t.detach().double()[index])
+    whiten = whitening(exact.quats, exact.log_scales)
+    at = (origins[ray], directions[ray])
+    tau, alpha = response(whiten, exact.means, exact.opacity_logits, *at)
+    assert (alpha >= settings.alpha_min * (1 - ALPHA_BAND * 50)).all()
+    band = TAU_BAND * (exact.means - camera.center.double()).norm(dim=-1)
+    backwards = (tau[1:] < tau[:-1] - band[1:] - band[:-1]) & (ray[1:] == ray[:-1])
+    assert not backwards.any(), f"{int(backwards.sum())} hits lie before their predecessors"
+    return [row.tolist() for row in indices.tensor_split(offsets[1:-1])]
 
 
 def oracle_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings) -> list[list[int]]:
@@ -216,7 +237,7 @@ def assert_orders_agree(
     settings: TraceSettings = DEFAULT,
     limits: Limits = STRICT,
 ) -> list[list[int]]:
-    """Every certain pixel blends the same Gaussians in the same order; returns the oracle's orders."""
+    """Every certain pixel blends as the oracle does; returns the oracle's orders."""
     certain = certain_pixels(gaussians, camera, settings, limits).flatten().tolist()
     expected = oracle_orders(gaussians, camera, settings)
     actual = native_orders(gaussians, camera, settings)

@@ -1,5 +1,6 @@
-// Checked views of tensors that arrive through apache-tvm-ffi, and allocation in the caller's framework.
-// Every failed check is a ValueError that names the tensor, what it is and what it must be.
+// Checked views of tensors that arrive through apache-tvm-ffi, and allocation in the caller's
+// framework. Every failed check is a ValueError that names the tensor, what it is and what it must
+// be.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
@@ -46,30 +47,36 @@ inline std::string shape_text(const int64_t* shape, int ndim) {
 
 // Data pointer of a contiguous tensor of type T and the given shape on `device_type`.
 template <typename T>
-const T* checked(const TensorView& t, const char* name, std::initializer_list<int64_t> shape, int device_type) {
+const T* checked(const TensorView& t, const char* name, std::initializer_list<int64_t> shape,
+                 int device_type) {
   const DLDataType want = dtype_of<T>();
   const DLDataType got = t.dtype();
   if (got.code != want.code || got.bits != want.bits || got.lanes != 1) {
-    TVM_FFI_THROW(ValueError) << name << " has dtype code " << int(got.code) << " with " << int(got.bits)
-                              << " bits; expected " << (want.code == kDLFloat ? "float" : "int") << int(want.bits);
+    TVM_FFI_THROW(ValueError) << name << " has dtype code " << int(got.code) << " with "
+                              << int(got.bits) << " bits; expected "
+                              << (want.code == kDLFloat ? "float" : "int") << int(want.bits);
   }
   if (t.device().device_type != device_type) {
-    TVM_FFI_THROW(ValueError) << name << " is on device type " << int(t.device().device_type) << "; expected "
-                              << device_type << " (1 is the CPU, 2 is CUDA)";
+    TVM_FFI_THROW(ValueError) << name << " is on device type " << int(t.device().device_type)
+                              << "; expected " << device_type << " (1 is the CPU, 2 is CUDA)";
   }
   bool ok = t.ndim() == static_cast<int>(shape.size());
-  for (int i = 0; ok && i < t.ndim(); ++i) ok = shape.begin()[i] == kAny || shape.begin()[i] == t.size(i);
+  for (int i = 0; ok && i < t.ndim(); ++i)
+    ok = shape.begin()[i] == kAny || shape.begin()[i] == t.size(i);
   if (!ok) {
-    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_text(t.shape().data(), t.ndim()) << "; expected "
+    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_text(t.shape().data(), t.ndim())
+                              << "; expected "
                               << shape_text(shape.begin(), static_cast<int>(shape.size()));
   }
-  if (!t.IsContiguous()) TVM_FFI_THROW(ValueError) << name << " is not contiguous; pass " << name << ".contiguous()";
+  if (!t.IsContiguous())
+    TVM_FFI_THROW(ValueError) << name << " is not contiguous; pass " << name << ".contiguous()";
   return static_cast<const T*>(t.data_ptr());
 }
 
 template <typename T>
 Tensor empty(std::initializer_list<int64_t> shape, DLDevice device) {
-  return Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, tvm::ffi::ShapeView(shape.begin(), shape.size()), dtype_of<T>(),
+  return Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc,
+                              tvm::ffi::ShapeView(shape.begin(), shape.size()), dtype_of<T>(),
                               device);
 }
 

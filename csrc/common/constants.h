@@ -1,17 +1,18 @@
-// Constants of the rendering model, each with its reason. Python reads them from here (gart.native.constants),
-// so this is the only place where their defaults are written.
+// Constants of the rendering model, each with its reason. Python reads them from here
+// (gart.native.constants), so this is the only place where their defaults are written.
 #pragma once
 
 namespace gart {
 
-// A response below one 8-bit step is invisible and is never a hit; it also bounds every Gaussian's support:
-// r = sqrt(2 ln(opacity / kAlphaMin)) standard deviations.
+// A response below one 8-bit step is invisible and is never a hit; it also bounds every Gaussian's
+// support: r = sqrt(2 ln(opacity / kAlphaMin)) standard deviations.
 constexpr float kAlphaMin = 1.0f / 255.0f;
 // A hit never blocks the ray entirely: 1 / (1 - alpha) stays finite in the backward pass (as 3DGS).
 constexpr float kAlphaMaxTrace = 0.99f;
 // gsplat 1.5.3 clamps at 0.999; TileGS must equal it.
 constexpr float kAlphaMaxTileGS = 0.999f;
-// A ray stops when less than 1e-4 of its light is left: below half an 8-bit step for any colour <= 1.
+// A ray stops when less than 1e-4 of its light is left: below half an 8-bit step for any colour
+// <= 1.
 constexpr float kTransmittanceMin = 1e-4f;
 // Nearest hit along the ray, in scene units of the ray's z.
 constexpr float kNear = 0.01f;

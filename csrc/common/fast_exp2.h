@@ -1,4 +1,5 @@
-// 2^x without library calls, so that loops over pixels vectorise. Relative error below 2e-7 on [-126, 126].
+// 2^x without library calls, so that loops over pixels vectorise. Relative error below 2e-7 on
+// [-126, 126].
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ GART_HD float fast_exp2(float x) {
   return y;
 #else
   x = x < -126.0f ? -126.0f : (x > 126.0f ? 126.0f : x);
-  const float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds x to an integer in the low bits
+  const float shifter =
+      12582912.0f;  // 1.5 * 2^23: adding it rounds x to an integer in the low bits
   const float shifted = x + shifter;
   const float f = x - (shifted - shifter);  // in [-1/2, 1/2]
   float p = 1.5252734e-5f;                  // ln(2)^k / k!

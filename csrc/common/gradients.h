@@ -2,10 +2,12 @@
 //
 // Per hit, with p the point of maximum response, e = W d / |W d|^2 and weights
 //   w = -alpha dL/dalpha (0 where alpha is clamped),  v = dL/dtau,
-// the sums m0 = sum w, m1 = sum (w p - v e), m2 = sum (w p p^T - v (e p^T + p e^T)) carry everything:
+// the sums m0 = sum w, m1 = sum (w p - v e), m2 = sum (w p p^T - v (e p^T + p e^T)) carry
+// everything:
 //   dL/dmean = -R S^-1 m1,  dL/dlog_scale_a = -m2_aa,  dL/dlogit = -(1 - opacity) m0,
 //   dL/domega_0 = m2_12 (s2/s1 - s1/s2) and cyclic, for R <- R exp([omega]).
-// The depth terms come from dtau/do_g = -e and dtau/dd_g = -(p + tau W d) / |W d|^2; they share the same sums.
+// The depth terms come from dtau/do_g = -e and dtau/dd_g = -(p + tau W d) / |W d|^2; they share the
+// same sums.
 #pragma once
 
 #include "common/ray_response.h"
@@ -20,7 +22,8 @@ template <typename T>
 GART_HD void add_moments(const RayRecord<T>& g, const Response<T>& h, T w, T v, T* m) {
   const T px = h.tau * h.u, py = h.tau * h.v, pz = -h.q * g.inv_w * h.inv_den;
   const T iw2 = g.inv_w * g.inv_w;
-  const T ex = v * h.u * iw2 * h.inv_den, ey = v * h.v * iw2 * h.inv_den, ez = v * h.s * g.inv_w * h.inv_den;
+  const T ex = v * h.u * iw2 * h.inv_den, ey = v * h.v * iw2 * h.inv_den,
+          ez = v * h.s * g.inv_w * h.inv_den;
   const T wx = w * px, wy = w * py, wz = w * pz;
   m[0] += w;
   m[1] += wx - ex;
@@ -36,9 +39,9 @@ GART_HD void add_moments(const RayRecord<T>& g, const Response<T>& h, T w, T v, 
 
 template <typename T>
 struct GeometryGradient {
-  Vec3<T> mean;      // in the face frame
+  Vec3<T> mean;  // in the face frame
   Vec3<T> log_scales;
-  Vec3<T> omega;     // tangent of the rotation, local axes
+  Vec3<T> omega;  // tangent of the rotation, local axes
   T opacity_logit;
 };
 
@@ -49,18 +52,23 @@ GART_HD GeometryGradient<T> expand_moments(const GaussianFrame<T>& f, T log2_opa
   const Vec3<T> c1 = m[4] * f.q1 + m[7] * f.q2 + m[8] * f.n0;
   const Vec3<T> c2 = m[7] * f.q1 + m[5] * f.q2 + m[9] * f.n0;
   const Vec3<T> c3 = m[8] * f.q1 + m[9] * f.q2 + m[6] * f.n0;
-  const auto element = [&](int a, int b) { return c1[a] * f.q1[b] + c2[a] * f.q2[b] + c3[a] * f.n0[b]; };
+  const auto element = [&](int a, int b) {
+    return c1[a] * f.q1[b] + c2[a] * f.q2[b] + c3[a] * f.n0[b];
+  };
   GeometryGradient<T> g;
   g.mean = T(-1) * (f.rotation * Vec3<T>{m1.x / f.scales.x, m1.y / f.scales.y, m1.z / f.scales.z});
   g.log_scales = {-element(0, 0), -element(1, 1), -element(2, 2)};
-  const T r01 = f.scales.x / f.scales.y, r12 = f.scales.y / f.scales.z, r20 = f.scales.z / f.scales.x;
-  g.omega = {element(1, 2) * (1 / r12 - r12), element(2, 0) * (1 / r20 - r20), element(0, 1) * (1 / r01 - r01)};
+  const T r01 = f.scales.x / f.scales.y, r12 = f.scales.y / f.scales.z,
+          r20 = f.scales.z / f.scales.x;
+  g.omega = {element(1, 2) * (1 / r12 - r12), element(2, 0) * (1 / r20 - r20),
+             element(0, 1) * (1 / r01 - r01)};
   // 1 - opacity without cancellation: sigmoid(-logit).
   g.opacity_logit = -m[0] * (T(1) - std::exp2(log2_opacity));
   return g;
 }
 
-// d/dquat of a rotation tangent omega at the unit quaternion q = (w, x, y, z), divided by the raw quaternion's norm.
+// d/dquat of a rotation tangent omega at the unit quaternion q = (w, x, y, z), divided by the raw
+// quaternion's norm.
 template <typename T>
 GART_HD void omega_to_quat(const T* q, Vec3<T> omega, T inv_norm, T* grad) {
   const T k = 2 * inv_norm;

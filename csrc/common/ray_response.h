@@ -1,13 +1,15 @@
-// A Gaussian seen from one ray origin: the exact response of every ray through that origin, in 12 numbers.
+// A Gaussian seen from one ray origin: the exact response of every ray through that origin, in 12
+// numbers.
 //
-// Frame: a "face" is a frame at the ray origin in which every ray is d = (x, y, 1); tau is then depth along its z.
-// With W = S^-1 R^T (face frame to unit Gaussian) and w0 = W m, m the mean, split W d into the part along n0 = w0/|w0|
-// and the part (u, v) across it. Then, exactly,
+// Frame: a "face" is a frame at the ray origin in which every ray is d = (x, y, 1); tau is then
+// depth along its z. With W = S^-1 R^T (face frame to unit Gaussian) and w0 = W m, m the mean,
+// split W d into the part along n0 = w0/|w0| and the part (u, v) across it. Then, exactly,
 //   s = n0.W d / |w0|,  den = s^2 + (u^2 + v^2) / |w0|^2,
 //   rho^2 = (u^2 + v^2) / den,  alpha = opacity exp(-rho^2 / 2),  tau_max = s / den,
-// and u, v, s are linear in (x, y). u and v vanish at the mean's own ray, so writing them around it loses no digits;
-// everything is computed without inverting S (cross products of W a and W b are S R^T (a x b) / det S), so flat and
-// needle-shaped Gaussians keep their accuracy. The point of maximum response in the frame (g, n0) is
+// and u, v, s are linear in (x, y). u and v vanish at the mean's own ray, so writing them around it
+// loses no digits; everything is computed without inverting S (cross products of W a and W b are S
+// R^T (a x b) / det S), so flat and needle-shaped Gaussians keep their accuracy. The point of
+// maximum response in the frame (g, n0) is
 //   p = (tau u, tau v, -(u^2 + v^2) / (|w0| den)), perpendicular to W d, free of cancellation.
 // Derivation and tests: docs/tracer.md.
 #pragma once
@@ -23,7 +25,8 @@ constexpr int kRecordFloats = 12;
 
 template <typename T>
 struct RayRecord {
-  T x0, y0;      // where u and v vanish (the mean's ray), or 0, 0 when the mean is beside or behind the origin
+  T x0, y0;  // where u and v vanish (the mean's ray), or 0, 0 when the mean is beside or behind the
+             // origin
   T a0, a1, a2;  // u = a0 dx + a1 dy + a2, with dx = x - x0, dy = y - y0
   T b1, b2;      // v = b1 dy + b2
   T c0, c1, c2;  // s = c0 dx + c1 dy + c2
@@ -31,23 +34,25 @@ struct RayRecord {
   T log2_opacity;
 };
 
-// What is needed to build the record and, in the backward pass, to return from its frame to the Gaussian's.
+// What is needed to build the record and, in the backward pass, to return from its frame to the
+// Gaussian's.
 template <typename T>
 struct GaussianFrame {
-  Mat3<T> rotation;     // local to face axes
-  Vec3<T> scales;       // standard deviations
-  Vec3<T> q1, q2, n0;   // the response's frame in local axes
+  Mat3<T> rotation;    // local to face axes
+  Vec3<T> scales;      // standard deviations
+  Vec3<T> q1, q2, n0;  // the response's frame in local axes
 };
 
 // Where a record can have hits.
 template <typename T>
 struct RecordBounds {
-  T r2;                  // squared support radius, slightly enlarged: rounding must never lose a hit
-  T z_low;               // every hit has tau >= z_low
-  bool straddles;        // the support reaches the plane z = near: no rectangle, use the plane tests
+  T r2;            // squared support radius, slightly enlarged: rounding must never lose a hit
+  T z_low;         // every hit has tau >= z_low
+  bool straddles;  // the support reaches the plane z = near: no rectangle, use the plane tests
   T bx0, bx1, by0, by1;  // rectangle of the support in (x, y), unless it straddles
-  Vec3<T> hx, hy, hz;    // S R^T e_x, e_y, e_z: for any plane normal n, r |S R^T n| is the support's reach
-  Vec3<T> mean;          // in the face frame
+  Vec3<T> hx, hy,
+      hz;        // S R^T e_x, e_y, e_z: for any plane normal n, r |S R^T n| is the support's reach
+  Vec3<T> mean;  // in the face frame
 };
 
 template <typename T>
@@ -79,11 +84,13 @@ GART_HD T log2_sigmoid(T logit) {
   return (logit < 0 ? logit * log2e : T(0)) - std::log1p(e) * log2e;
 }
 
-// Build record, frame and bounds of a Gaussian with mean `m` in the face frame. Returns false when it can have no hit
-// (opacity below alpha_min, wholly nearer than `near`, non-finite or degenerate parameters).
+// Build record, frame and bounds of a Gaussian with mean `m` in the face frame. Returns false when
+// it can have no hit (opacity below alpha_min, wholly nearer than `near`, non-finite or degenerate
+// parameters).
 template <typename T>
-GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opacity_logit, T alpha_min, T near,
-                         RayRecord<T>* record, GaussianFrame<T>* frame, RecordBounds<T>* bounds) {
+GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opacity_logit,
+                         T alpha_min, T near, RayRecord<T>* record, GaussianFrame<T>* frame,
+                         RecordBounds<T>* bounds) {
   const T log2_opacity = log2_sigmoid(opacity_logit);
   const T ln2 = T(0.69314718055994531);
   const T r2 = 2 * ln2 * (log2_opacity - std::log2(alpha_min)) + T(1e-3);
@@ -92,9 +99,11 @@ GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opac
   const T s_max = s.x > s.y ? (s.x > s.z ? s.x : s.z) : (s.y > s.z ? s.y : s.z);
   const T r = std::sqrt(r2);
   // Rows of S R^T; their norms are the reach of the support along each axis.
-  const Vec3<T> hx = scale(s, rotation.r[0]), hy = scale(s, rotation.r[1]), hz = scale(s, rotation.r[2]);
+  const Vec3<T> hx = scale(s, rotation.r[0]), hy = scale(s, rotation.r[1]),
+                hz = scale(s, rotation.r[2]);
   const T reach_z = r * length(hz);
-  if (!(m.z + reach_z >= near) || !(s_max > 0) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30))) return false;
+  if (!(m.z + reach_z >= near) || !(s_max > 0) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30)))
+    return false;
 
   // Scales relative to the largest: no overflow or underflow in the products below.
   const T inv_max = T(1) / s_max;
@@ -165,13 +174,15 @@ GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opac
     const T cx = m.x / m.z, cy = m.y / m.z;
     const Vec3<T> nx = hx - cx * hz, ny = hy - cy * hz;
     const T bx = r2 * dot(nx, hz), by = r2 * dot(ny, hz);
-    const T ex = std::sqrt(bx * bx + r2 * dot(nx, nx) / lead), ey = std::sqrt(by * by + r2 * dot(ny, ny) / lead);
+    const T ex = std::sqrt(bx * bx + r2 * dot(nx, nx) / lead),
+            ey = std::sqrt(by * by + r2 * dot(ny, ny) / lead);
     const T pad_x = T(1e-4) * ex * lead, pad_y = T(1e-4) * ey * lead;
     bounds->bx0 = cx + (-bx - ex) * lead - pad_x;
     bounds->bx1 = cx + (-bx + ex) * lead + pad_x;
     bounds->by0 = cy + (-by - ey) * lead - pad_y;
     bounds->by1 = cy + (-by + ey) * lead + pad_y;
-    if (!std::isfinite(bounds->bx0 + bounds->bx1 + bounds->by0 + bounds->by1)) bounds->straddles = true;
+    if (!std::isfinite(bounds->bx0 + bounds->bx1 + bounds->by0 + bounds->by1))
+      bounds->straddles = true;
   }
   return true;
 }
@@ -182,8 +193,9 @@ struct Rect {
   T x0, x1, y0, y1;
 };
 
-// True unless the support provably misses every ray of the rectangle: rectangle overlap where the support has one, and
-// else the four planes through the origin that bound the rays (reject iff n.m < -r |S R^T n|).
+// True unless the support provably misses every ray of the rectangle: rectangle overlap where the
+// support has one, and else the four planes through the origin that bound the rays (reject iff n.m
+// < -r |S R^T n|).
 template <typename T>
 GART_HD bool rect_may_hit(const RecordBounds<T>& b, const Rect<T>& t) {
   if (!b.straddles) return b.bx0 <= t.x1 && b.bx1 >= t.x0 && b.by0 <= t.y1 && b.by1 >= t.y0;
@@ -201,7 +213,8 @@ GART_HD bool rect_may_hit(const RecordBounds<T>& b, const Rect<T>& t) {
 }
 
 // The support's outline as a conic around the mean's ray: a hit iff
-// a dx^2 + 2 b dx dy + c dy^2 + 2 d dx + 2 e dy + f <= 0. An ellipse when the support does not straddle.
+// a dx^2 + 2 b dx dy + c dy^2 + 2 d dx + 2 e dy + f <= 0. An ellipse when the support does not
+// straddle.
 template <typename T>
 struct Conic {
   T a, b, c, d, e, f;
@@ -227,8 +240,9 @@ GART_HD bool conic_at(const Conic<T>& q, T x, T y) {
   return x * (q.a * x + 2 * (q.b * y + q.d)) + y * (q.c * y + 2 * q.e) + q.f <= slack;
 }
 
-// Exact ellipse against rectangle: the ellipse contains the mean's ray, so it meets the rectangle iff that ray is
-// inside or one of the (at most two) edges that face it has a point inside the ellipse.
+// Exact ellipse against rectangle: the ellipse contains the mean's ray, so it meets the rectangle
+// iff that ray is inside or one of the (at most two) edges that face it has a point inside the
+// ellipse.
 template <typename T>
 GART_HD bool conic_meets_rect(const RayRecord<T>& g, const Conic<T>& q, const Rect<T>& t) {
   const T x0 = t.x0 - g.x0, x1 = t.x1 - g.x0, y0 = t.y0 - g.y0, y1 = t.y1 - g.y0;
@@ -248,8 +262,9 @@ GART_HD bool conic_meets_rect(const RayRecord<T>& g, const Conic<T>& q, const Re
   return hit;
 }
 
-// Lower bound of tau over the rectangle's rays. 1 / tau = den / s is a quadratic over a positive linear function, so it
-// is convex and largest at a corner: exact. Where s may vanish only the support's depth bounds tau.
+// Lower bound of tau over the rectangle's rays. 1 / tau = den / s is a quadratic over a positive
+// linear function, so it is convex and largest at a corner: exact. Where s may vanish only the
+// support's depth bounds tau.
 template <typename T>
 GART_HD T tau_lower_bound(const RayRecord<T>& g, const Rect<T>& t, T z_low) {
   const T xs[2] = {t.x0, t.x1}, ys[2] = {t.y0, t.y1};

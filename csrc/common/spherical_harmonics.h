@@ -1,4 +1,5 @@
-// Real spherical harmonics, degree 0 to 3, in the sign and order of 3DGS: colour = max(0, 0.5 + sum_k basis_k sh_k).
+// Real spherical harmonics, degree 0 to 3, in the sign and order of 3DGS: colour = max(0, 0.5 +
+// sum_k basis_k sh_k).
 #pragma once
 
 #include "common/macros.h"
@@ -37,8 +38,8 @@ GART_HD void sh_basis(int coeffs, Vec3<T> d, T* basis) {
   basis[15] = -k33 * x * (xx - 3 * yy);
 }
 
-// Gradient of sum_k weight_k basis_k with respect to d, as polynomials in (x, y, z); the caller projects it onto the
-// tangent of the sphere.
+// Gradient of sum_k weight_k basis_k with respect to d, as polynomials in (x, y, z); the caller
+// projects it onto the tangent of the sphere.
 template <typename T>
 GART_HD Vec3<T> sh_gradient(int coeffs, Vec3<T> d, const T* weight) {
   const T x = d.x, y = d.y, z = d.z;
@@ -57,11 +58,11 @@ GART_HD Vec3<T> sh_gradient(int coeffs, Vec3<T> d, const T* weight) {
   const T k30 = T(0.37317633259011540), k32 = T(1.4453057213202769), k3m = T(2.8906114426405538);
   const T line = 4 * zz - xx - yy;
   g.x += -6 * k33 * weight[9] * xy + k3m * weight[10] * yz + 2 * k31 * weight[11] * xy -
-         6 * k30 * weight[12] * xz - k31 * weight[13] * (line - 2 * xx) + 2 * k32 * weight[14] * xz -
-         3 * k33 * weight[15] * (xx - yy);
-  g.y += -3 * k33 * weight[9] * (xx - yy) + k3m * weight[10] * xz - k31 * weight[11] * (line - 2 * yy) -
-         6 * k30 * weight[12] * yz + 2 * k31 * weight[13] * xy - 2 * k32 * weight[14] * yz +
-         6 * k33 * weight[15] * xy;
+         6 * k30 * weight[12] * xz - k31 * weight[13] * (line - 2 * xx) +
+         2 * k32 * weight[14] * xz - 3 * k33 * weight[15] * (xx - yy);
+  g.y += -3 * k33 * weight[9] * (xx - yy) + k3m * weight[10] * xz -
+         k31 * weight[11] * (line - 2 * yy) - 6 * k30 * weight[12] * yz +
+         2 * k31 * weight[13] * xy - 2 * k32 * weight[14] * yz + 6 * k33 * weight[15] * xy;
   g.z += k3m * weight[10] * xy - 8 * k31 * weight[11] * yz +
          k30 * weight[12] * (6 * zz - 3 * xx - 3 * yy) - 8 * k31 * weight[13] * xz +
          k32 * weight[14] * (xx - yy);

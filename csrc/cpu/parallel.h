@@ -1,5 +1,5 @@
-// A parallel loop over independent items. Threads take items in blocks from a shared counter; results must not depend
-// on which thread takes which item.
+// A parallel loop over independent items. Threads take items in blocks from a shared counter;
+// results must not depend on which thread takes which item.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace gart {
 
-// Calls fn(begin, end, thread) over [0, count) in blocks of at most `block`; rethrows the first exception.
+// Calls fn(begin, end, thread) over [0, count) in blocks of at most `block`; rethrows the first
+// exception.
 template <typename Fn>
 void parallel_blocks(int64_t count, int64_t block, int threads, const Fn& fn) {
   const int64_t blocks = (count + block - 1) / block;
@@ -26,7 +27,8 @@ void parallel_blocks(int64_t count, int64_t block, int threads, const Fn& fn) {
   std::mutex error_mutex;
   const auto work = [&](int thread) {
     try {
-      for (int64_t b = next++; b < blocks; b = next++) fn(b * block, std::min(count, (b + 1) * block), thread);
+      for (int64_t b = next++; b < blocks; b = next++)
+        fn(b * block, std::min(count, (b + 1) * block), thread);
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_mutex);
       if (!error) error = std::current_exception();

@@ -1,9 +1,10 @@
 // Records and tile lists on the CPU.
 //
-// Schedule: (1) a parallel loop over Gaussians makes the records of each face; (2) each record descends a pyramid of
-// tile rectangles and tests the leaves exactly (ellipse against rectangle), writing (tile, record) pairs; (3) pairs are
-// counted, scanned and scattered to their tiles; (4) each tile sorts its entries by tau on its central ray.
-// Cost: ~150 operations a Gaussian and face, ~15 a visited node, 48 B a record and 12 B a pair.
+// Schedule: (1) a parallel loop over Gaussians makes the records of each face; (2) each record
+// descends a pyramid of tile rectangles and tests the leaves exactly (ellipse against rectangle),
+// writing (tile, record) pairs; (3) pairs are counted, scanned and scattered to their tiles; (4)
+// each tile sorts its entries by tau on its central ray. Cost: ~150 operations a Gaussian and face,
+// ~15 a visited node, 48 B a record and 12 B a pair.
 #include "cpu/tile_lists.h"
 
 #include <algorithm>
@@ -31,22 +32,9 @@ Rect<float> unite(const Rect<float>& a, const Rect<float>& b) {
   return {std::min(a.x0, b.x0), std::max(a.x1, b.x1), std::min(a.y0, b.y0), std::max(a.y1, b.y1)};
 }
 
-std::vector<Rect<float>> tile_rects(const RayGridView& grid) {
-  std::vector<Rect<float>> rects(grid.tiles(), {kInf, -kInf, kInf, -kInf});
-  for (int y = 0; y < grid.height; ++y) {
-    for (int x = 0; x < grid.width; ++x) {
-      const float* ray = grid.ray_xy + 2 * (static_cast<int64_t>(y) * grid.width + x);
-      if (!std::isfinite(ray[0]) || !std::isfinite(ray[1])) continue;
-      Rect<float>& rect = rects[(y / kTraceTile) * grid.tiles_x + x / kTraceTile];
-      rect = unite(rect, {ray[0], ray[0], ray[1], ray[1]});
-    }
-  }
-  return rects;
-}
-
-Pyramid make_pyramid(const RayGridView& grid, const std::vector<Rect<float>>& rects, int face) {
+Pyramid make_pyramid(const RayGridView& grid, int face) {
   Pyramid pyramid;
-  Pyramid::Level level{grid.tiles_x, grid.tiles_y, rects};
+  Pyramid::Level level{grid.tiles_x, grid.tiles_y, {grid.tile_rect, grid.tile_rect + grid.tiles()}};
   for (int t = 0; t < grid.tiles(); ++t) {
     if (grid.tile_face[t] != face) level.rect[t] = {kInf, -kInf, kInf, -kInf};
   }
@@ -68,7 +56,8 @@ Pyramid make_pyramid(const RayGridView& grid, const std::vector<Rect<float>>& re
 
 // Calls fn(tile) for every tile that record `g` may hit.
 template <typename Fn>
-void for_each_tile(const Pyramid& pyramid, const RayRecord<float>& g, const RecordBounds<float>& bounds, const Fn& fn) {
+void for_each_tile(const Pyramid& pyramid, const RayRecord<float>& g,
+                   const RecordBounds<float>& bounds, const Fn& fn) {
   struct Node {
     int level, x, y;
   };
@@ -96,8 +85,9 @@ void for_each_tile(const Pyramid& pyramid, const RayRecord<float>& g, const Reco
 
 }  // namespace
 
-bool gaussian_record(const SceneView& scene, const RayGridView& grid, const TraceParams& params, int face, int64_t i,
-                     RayRecord<float>* record, GaussianFrame<float>* frame, RecordBounds<float>* bounds) {
+bool gaussian_record(const SceneView& scene, const RayGridView& grid, const TraceParams& params,
+                     int face, int64_t i, RayRecord<float>* record, GaussianFrame<float>* frame,
+                     RecordBounds<float>* bounds) {
   const float* q = scene.quats + 4 * i;
   const float inv = 1.0f / std::sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]);
   if (!std::isfinite(inv)) return false;
@@ -106,8 +96,8 @@ bool gaussian_record(const SceneView& scene, const RayGridView& grid, const Trac
   const float* mean = scene.means + 3 * i;
   const Vec3<float> m = to_face * (Vec3<float>{mean[0], mean[1], mean[2]} - grid.origin());
   const float* s = scene.log_scales + 3 * i;
-  return make_record(m, local, {s[0], s[1], s[2]}, scene.opacity_logits[i], params.alpha_min, params.near, record,
-                     frame, bounds);
+  return make_record(m, local, {s[0], s[1], s[2]}, scene.opacity_logits[i], params.alpha_min,
+                     params.near, record, frame, bounds);
 }
 
 Records make_records(const SceneView& scene, const RayGridView& grid, const TraceParams& params) {
@@ -144,12 +134,13 @@ Records make_records(const SceneView& scene, const RayGridView& grid, const Trac
   return all;
 }
 
-TileLists make_tile_lists(const Records& records, const RayGridView& grid, const TraceParams& params) {
+TileLists make_tile_lists(const Records& records, const RayGridView& grid,
+                          const TraceParams& params) {
   constexpr int64_t kBlock = 1024;
   TileLists lists;
-  lists.rect = tile_rects(grid);
   const int tiles = grid.tiles();
-  // Pairs by block of records, in record order, so that the scatter below is the same for any thread count.
+  // Pairs by block of records, in record order, so that the scatter below is the same for any
+  // thread count.
   struct Pair {
     int32_t tile, record;
   };
@@ -157,7 +148,7 @@ TileLists make_tile_lists(const Records& records, const RayGridView& grid, const
   for (int face = 0; face < grid.faces; ++face) {
     const int64_t begin = records.face_begin[face], count = records.face_begin[face + 1] - begin;
     if (count == 0) continue;
-    const Pyramid pyramid = make_pyramid(grid, lists.rect, face);
+    const Pyramid pyramid = make_pyramid(grid, face);
     const size_t first = pairs.size();
     const int64_t blocks = (count + kBlock - 1) / kBlock;
     pairs.resize(first + blocks);
@@ -187,7 +178,7 @@ TileLists make_tile_lists(const Records& records, const RayGridView& grid, const
     std::vector<std::pair<float, int32_t>> keys;
     for (int64_t t = t0; t < t1; ++t) {
       const int64_t begin = lists.offset[t], end = lists.offset[t + 1];
-      const Rect<float>& rect = lists.rect[t];
+      const Rect<float>& rect = grid.tile_rect[t];
       const float x = 0.5f * (rect.x0 + rect.x1), y = 0.5f * (rect.y0 + rect.y1);
       keys.clear();
       for (int64_t j = begin; j < end; ++j) {

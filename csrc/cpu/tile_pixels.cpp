@@ -8,7 +8,8 @@
 namespace gart {
 
 GART_VECTOR_CLONES
-void respond_tile(const RayRecord<float>& record, const TilePixels& p, const TraceParams& params, EntryHits* hits) {
+void respond_tile(const RayRecord<float>& record, const TilePixels& p, const TraceParams& params,
+                  EntryHits* hits) {
   const RayRecord<float> g = record;
   const float alpha_min = params.alpha_min, alpha_max = params.alpha_max, near = params.near;
   for (int i = 0; i < kTilePixels; ++i) {
@@ -43,8 +44,9 @@ void color_tile(const float* sh, int coeffs, const TilePixels& p, EntryHits* hit
   }
 }
 
-std::vector<Vec3<float>> center_colors(const SceneView& scene, const RayGridView& grid, const int32_t* record_gaussian,
-                                       int64_t records, int threads) {
+std::vector<Vec3<float>> center_colors(const SceneView& scene, const RayGridView& grid,
+                                       const int32_t* record_gaussian, int64_t records,
+                                       int threads) {
   std::vector<Vec3<float>> colors(records);
   parallel_blocks(records, 4096, threads, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {

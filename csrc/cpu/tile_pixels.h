@@ -1,5 +1,6 @@
-// The 64 pixels of a tile side by side, and one Gaussian's response and colour on all of them: the vectorised heart of
-// the CPU tracer, used by the forward pass and the backward replay alike, so that both see the same bits.
+// The 64 pixels of a tile side by side, and one Gaussian's response and colour on all of them: the
+// vectorised heart of the CPU tracer, used by the forward pass and the backward replay alike, so
+// that both see the same bits.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 // One binary serves every x86-64: the loader picks the widest vector units at run time.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
-#define GART_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define GART_VECTOR_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define GART_VECTOR_CLONES
 #endif
@@ -20,9 +22,10 @@ namespace gart {
 
 struct alignas(64) TilePixels {
   float x[kTilePixels], y[kTilePixels];  // NaN outside the image and the lens
-  float basis[kMaxShCoeffs][kTilePixels];       // for one Gaussian on all pixels; 0 beyond the scene's degree
-  float basis_row[kTilePixels][kMaxShCoeffs];   // the same for one pixel at a time
-  int64_t index[kTilePixels];  // y * width + x, or -1
+  float basis[kMaxShCoeffs]
+             [kTilePixels];  // for one Gaussian on all pixels; 0 beyond the scene's degree
+  float basis_row[kTilePixels][kMaxShCoeffs];  // the same for one pixel at a time
+  int64_t index[kTilePixels];                  // y * width + x, or -1
 };
 
 struct alignas(64) EntryHits {
@@ -49,11 +52,13 @@ inline void load_tile(const RayGridView& grid, int tile, int coeffs, TilePixels*
   }
 }
 
-void respond_tile(const RayRecord<float>& g, const TilePixels& p, const TraceParams& params, EntryHits* hits);
+void respond_tile(const RayRecord<float>& g, const TilePixels& p, const TraceParams& params,
+                  EntryHits* hits);
 void color_tile(const float* sh, int coeffs, const TilePixels& p, EntryHits* hits);
 
 // Colour of each record at the direction of its mean (sh=center).
-std::vector<Vec3<float>> center_colors(const SceneView& scene, const RayGridView& grid, const int32_t* record_gaussian,
-                                       int64_t records, int threads);
+std::vector<Vec3<float>> center_colors(const SceneView& scene, const RayGridView& grid,
+                                       const int32_t* record_gaussian, int64_t records,
+                                       int threads);
 
 }  // namespace gart

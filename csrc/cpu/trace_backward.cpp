@@ -1,14 +1,15 @@
 // Backward pass of the ray tracer on the CPU, in the three modes of 3DGART (arXiv 2608.17298):
-//   primitive: each (Gaussian, tile) pair gathers its gradients from its pixels, then pairs are summed per Gaussian;
-//   pixel:     each pixel scatters every hit's gradients with atomic additions (the baseline);
-//   hybrid:    colour by primitive, geometry by pixel.
+//   primitive: each (Gaussian, tile) pair gathers its gradients from its pixels, then pairs are
+//   summed per Gaussian; pixel:     each pixel scatters every hit's gradients with atomic additions
+//   (the baseline); hybrid:    colour by primitive, geometry by pixel.
 //
-// Schedule: tiles in parallel. A tile replays its hit list (the LT buffer: the order of the blended hits), entry by entry
-// for responses and colours, then pixel by pixel for T_i and dL/dalpha_i = T_i g.(c_i - B_i), B_i the normalised colour
-// behind hit i (back to front: B <- alpha c + (1 - alpha) B, no division, no cancellation). Geometry needs only ten
-// moments a hit (common/gradients.h); one expansion per Gaussian turns them into parameter gradients. Pair sums have a
-// home each and are added in tile order: `primitive` gives the same bits for any number of threads.
-// Cost: ~64 responses an entry with hits, ~100 operations and 6 K colour operations a hit.
+// Schedule: tiles in parallel. A tile replays its hit list (the LT buffer: the order of the blended
+// hits), entry by entry for responses and colours, then pixel by pixel for T_i and dL/dalpha_i =
+// T_i g.(c_i - B_i), B_i the normalised colour behind hit i (back to front: B <- alpha c + (1 -
+// alpha) B, no division, no cancellation). Geometry needs only ten moments a hit
+// (common/gradients.h); one expansion per Gaussian turns them into parameter gradients. Pair sums
+// have a home each and are added in tile order: `primitive` gives the same bits for any number of
+// threads. Cost: ~64 responses an entry with hits, ~100 operations and 6 K colour operations a hit.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 
@@ -50,7 +51,8 @@ struct OutputGradients {
 };
 
 void atomic_add(float* target, float value) {
-  static_assert(sizeof(std::atomic<float>) == sizeof(float), "float atomics must be lock-free in place");
+  static_assert(sizeof(std::atomic<float>) == sizeof(float),
+                "float atomics must be lock-free in place");
   auto* atomic = reinterpret_cast<std::atomic<float>*>(target);
   float old = atomic->load(std::memory_order_relaxed);
   while (!atomic->compare_exchange_weak(old, old + value, std::memory_order_relaxed)) {
@@ -65,12 +67,14 @@ struct PairSums {
 
 // Per-hit values of one tile, pixel-major as the hits are stored.
 struct HitValues {
-  std::vector<float> alpha, gv, weight, w, v;  // gv: g.c_i; weight: T_i alpha_i; w, v as in common/gradients.h
-  std::vector<float> color_mask;               // [3] 1 where the channel is not clamped at 0
-  std::vector<int32_t> pixel, by_entry;        // by_entry: hits ordered by list entry
+  std::vector<float> alpha, gv, weight, w,
+      v;                          // gv: g.c_i; weight: T_i alpha_i; w, v as in common/gradients.h
+  std::vector<float> color_mask;  // [3] 1 where the channel is not clamped at 0
+  std::vector<int32_t> pixel, by_entry;  // by_entry: hits ordered by list entry
 };
 
-// Sums over one hit: geometry (10 moments) and colour, 3 sums with sh=center, 3 x 16 (channel-major) with sh=ray.
+// Sums over one hit: geometry (10 moments) and colour, 3 sums with sh=center, 3 x 16
+// (channel-major) with sh=ray.
 struct HitSums {
   float geometry[kMoments];
   float color[3 * kMaxShCoeffs];
@@ -78,8 +82,8 @@ struct HitSums {
 
 // Adds hits `order[begin..end)` of one (Gaussian, tile) pair to `sums`.
 GART_VECTOR_CLONES
-void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const HitValues& v, const float* grad_color,
-              bool sh_at_ray, int32_t begin, int32_t end, HitSums* sums) {
+void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const HitValues& v,
+              const float* grad_color, bool sh_at_ray, int32_t begin, int32_t end, HitSums* sums) {
   for (int32_t k = begin; k < end; ++k) {
     const int32_t h = v.by_entry[k];
     const int i = v.pixel[h];
@@ -100,11 +104,20 @@ void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const Hi
 
 class TileBackward {
  public:
-  TileBackward(const SceneView& scene, const RayGridView& grid, const TraceParams& params, Mode mode,
-               const Saved& saved, const OutputGradients& grads, const std::vector<Vec3<float>>& record_color,
-               int color_width, float* geometry, float* color)
-      : scene_(scene), grid_(grid), params_(params), mode_(mode), saved_(saved), grads_(grads),
-        record_color_(record_color), color_width_(color_width), geometry_(geometry), color_(color) {}
+  TileBackward(const SceneView& scene, const RayGridView& grid, const TraceParams& params,
+               Mode mode, const Saved& saved, const OutputGradients& grads,
+               const std::vector<Vec3<float>>& record_color, int color_width, float* geometry,
+               float* color)
+      : scene_(scene),
+        grid_(grid),
+        params_(params),
+        mode_(mode),
+        saved_(saved),
+        grads_(grads),
+        record_color_(record_color),
+        color_width_(color_width),
+        geometry_(geometry),
+        color_(color) {}
 
   void run(int tile, PairSums* pairs) {
     tile_hits_ = saved_.hits + saved_.hit_offset[tile];
@@ -153,12 +166,14 @@ class TileBackward {
         const int32_t h = v_.by_entry[k];
         const int i = v_.pixel[h];
         const int64_t index = pixels_.index[i];
-        const Vec3<float> c = params_.sh_at_ray
-                                  ? Vec3<float>{entry_.color[0][i], entry_.color[1][i], entry_.color[2][i]}
-                                  : record_color_[r];
+        const Vec3<float> c =
+            params_.sh_at_ray
+                ? Vec3<float>{entry_.color[0][i], entry_.color[1][i], entry_.color[2][i]}
+                : record_color_[r];
         const float* g = grads_.color + 3 * index;
         v_.alpha[h] = entry_.alpha[i];
-        v_.gv[h] = g[0] * c.x + g[1] * c.y + g[2] * c.z + grads_.depth[index] * entry_.tau[i] + grads_.opacity[index];
+        v_.gv[h] = g[0] * c.x + g[1] * c.y + g[2] * c.z + grads_.depth[index] * entry_.tau[i] +
+                   grads_.opacity[index];
         for (int ch = 0; ch < 3; ++ch) v_.color_mask[3 * h + ch] = c[ch] > 0.0f ? 1.0f : 0.0f;
       }
     }
@@ -242,8 +257,8 @@ class TileBackward {
 };
 
 // Adds every pair's sums to its record, in tile order.
-void sum_pairs(const std::vector<PairSums>& tiles, int64_t records, int color_width, int threads, float* geometry,
-               float* color) {
+void sum_pairs(const std::vector<PairSums>& tiles, int64_t records, int color_width, int threads,
+               float* geometry, float* color) {
   const int width = kMoments + color_width;
   std::vector<int64_t> begin(records + 1, 0);
   for (const PairSums& tile : tiles) {
@@ -253,7 +268,8 @@ void sum_pairs(const std::vector<PairSums>& tiles, int64_t records, int color_wi
   std::vector<const float*> pair(begin[records]);
   std::vector<int64_t> cursor(begin.begin(), begin.end() - 1);
   for (const PairSums& tile : tiles) {
-    for (size_t k = 0; k < tile.record.size(); ++k) pair[cursor[tile.record[k]]++] = tile.sums.data() + k * width;
+    for (size_t k = 0; k < tile.record.size(); ++k)
+      pair[cursor[tile.record[k]]++] = tile.sums.data() + k * width;
   }
   parallel_blocks(records, 1024, threads, [&](int64_t r0, int64_t r1, int) {
     for (int64_t r = r0; r < r1; ++r) {
@@ -270,8 +286,9 @@ struct ParameterGradients {
 };
 
 // Chain rule from one record's sums to its Gaussian, added to `out`.
-void expand_record(const SceneView& scene, const RayGridView& grid, const TraceParams& params, int face, int64_t i,
-                   const float* geometry, const float* color, const ParameterGradients& out) {
+void expand_record(const SceneView& scene, const RayGridView& grid, const TraceParams& params,
+                   int face, int64_t i, const float* geometry, const float* color,
+                   const ParameterGradients& out) {
   RayRecord<float> record;
   GaussianFrame<float> frame;
   RecordBounds<float> bounds;
@@ -320,7 +337,8 @@ Mode parse_mode(const std::string& mode) {
   if (mode == "primitive") return Mode::kPrimitive;
   if (mode == "hybrid") return Mode::kHybrid;
   if (mode == "pixel") return Mode::kPixel;
-  TVM_FFI_THROW(ValueError) << "backward mode is " << mode << "; expected primitive, hybrid or pixel";
+  TVM_FFI_THROW(ValueError) << "backward mode is " << mode
+                            << "; expected primitive, hybrid or pixel";
   return Mode::kPrimitive;
 }
 
@@ -330,16 +348,17 @@ Tensor zeros_like(const TensorView& t) {
   return out;
 }
 
-// Gradients of means, quats, log_scales, opacity_logits and sh, from the gradients of color [H,W,3], opacity [H,W] and
-// blended depth [H,W]; `state` as returned by trace_forward.
+// Gradients of means, quats, log_scales, opacity_logits and sh, from the gradients of color
+// [H,W,3], opacity [H,W] and blended depth [H,W]; `state` as returned by trace_forward.
 tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, TensorView log_scales,
-                                       TensorView opacity_logits, TensorView sh, TensorView c2w, TensorView face_axes,
-                                       TensorView ray_xy, TensorView tile_face, tvm::ffi::Array<Tensor> state,
-                                       TensorView grad_color, TensorView grad_opacity, TensorView grad_depth,
-                                       double alpha_min, double alpha_max, double transmittance_min, double near,
-                                       bool sh_at_ray, tvm::ffi::String mode_name, int64_t threads) {
+                                       TensorView opacity_logits, TensorView sh, TensorView c2w,
+                                       tvm::ffi::Array<Tensor> rays, tvm::ffi::Array<Tensor> state,
+                                       TensorView grad_color, TensorView grad_opacity,
+                                       TensorView grad_depth, double alpha_min, double alpha_max,
+                                       double transmittance_min, double near, bool sh_at_ray,
+                                       tvm::ffi::String mode_name, int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
-  const RayGridView grid = ray_grid_view(c2w, face_axes, ray_xy, tile_face);
+  const RayGridView grid = ray_grid_view(c2w, rays);
   const TraceParams params{static_cast<float>(alpha_min),
                            static_cast<float>(alpha_max),
                            static_cast<float>(transmittance_min),
@@ -349,7 +368,8 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
                            static_cast<int>(threads)};
   const Mode mode = parse_mode(mode_name);
   const int tiles = grid.tiles();
-  if (state.size() != 8) TVM_FFI_THROW(ValueError) << "state has " << state.size() << " tensors; expected 8";
+  if (state.size() != 8)
+    TVM_FFI_THROW(ValueError) << "state has " << state.size() << " tensors; expected 8";
   Saved saved;
   saved.records = state[0].size(0);
   saved.record = reinterpret_cast<const RayRecord<float>*>(
@@ -361,37 +381,42 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
   saved.pixel_hits = checked<int32_t>(state[5], "pixel_hits", {tiles, kTilePixels}, kDLCPU);
   saved.hit_offset = checked<int64_t>(state[6], "hit_offset", {tiles + 1}, kDLCPU);
   saved.hits = checked<int32_t>(state[7], "hits", {kAny}, kDLCPU);
-  const OutputGradients grads{checked<float>(grad_color, "grad_color", {grid.height, grid.width, 3}, kDLCPU),
-                              checked<float>(grad_opacity, "grad_opacity", {grid.height, grid.width}, kDLCPU),
-                              checked<float>(grad_depth, "grad_depth", {grid.height, grid.width}, kDLCPU)};
+  const OutputGradients grads{
+      checked<float>(grad_color, "grad_color", {grid.height, grid.width, 3}, kDLCPU),
+      checked<float>(grad_opacity, "grad_opacity", {grid.height, grid.width}, kDLCPU),
+      checked<float>(grad_depth, "grad_depth", {grid.height, grid.width}, kDLCPU)};
 
   std::vector<Vec3<float>> colors;
-  if (!sh_at_ray) colors = center_colors(scene, grid, saved.gaussian, saved.records, params.threads);
+  if (!sh_at_ray)
+    colors = center_colors(scene, grid, saved.gaussian, saved.records, params.threads);
   const int color_width = sh_at_ray ? 3 * kMaxShCoeffs : 3;
-  std::vector<float> geometry(saved.records * kMoments, 0.0f), color(saved.records * color_width, 0.0f);
+  std::vector<float> geometry(saved.records * kMoments, 0.0f),
+      color(saved.records * color_width, 0.0f);
   std::vector<PairSums> pairs(tiles);
   std::vector<std::unique_ptr<TileBackward>> workers(std::max(params.threads, 1));
   parallel_blocks(tiles, 4, params.threads, [&](int64_t begin, int64_t end, int thread) {
     if (!workers[thread]) {
-      workers[thread].reset(new TileBackward(scene, grid, params, mode, saved, grads, colors, color_width,
-                                             geometry.data(), color.data()));
+      workers[thread].reset(new TileBackward(scene, grid, params, mode, saved, grads, colors,
+                                             color_width, geometry.data(), color.data()));
     }
     for (int64_t t = begin; t < end; ++t) workers[thread]->run(static_cast<int>(t), &pairs[t]);
   });
   sum_pairs(pairs, saved.records, color_width, params.threads, geometry.data(), color.data());
 
-  tvm::ffi::Array<Tensor> out{zeros_like(means), zeros_like(quats), zeros_like(log_scales), zeros_like(opacity_logits),
-                              zeros_like(sh)};
-  const ParameterGradients gradients{data<float>(out[0]), data<float>(out[1]), data<float>(out[2]), data<float>(out[3]),
-                                     data<float>(out[4])};
+  tvm::ffi::Array<Tensor> out{zeros_like(means), zeros_like(quats), zeros_like(log_scales),
+                              zeros_like(opacity_logits), zeros_like(sh)};
+  const ParameterGradients gradients{data<float>(out[0]), data<float>(out[1]), data<float>(out[2]),
+                                     data<float>(out[3]), data<float>(out[4])};
   for (int face = 0; face < grid.faces; ++face) {  // a Gaussian may have a record in several faces
     const int64_t first = saved.face_begin[face];
-    parallel_blocks(saved.face_begin[face + 1] - first, 1024, params.threads, [&](int64_t begin, int64_t end, int) {
-      for (int64_t r = first + begin; r < first + end; ++r) {
-        expand_record(scene, grid, params, face, saved.gaussian[r], geometry.data() + r * kMoments,
-                      color.data() + r * color_width, gradients);
-      }
-    });
+    parallel_blocks(saved.face_begin[face + 1] - first, 1024, params.threads,
+                    [&](int64_t begin, int64_t end, int) {
+                      for (int64_t r = first + begin; r < first + end; ++r) {
+                        expand_record(scene, grid, params, face, saved.gaussian[r],
+                                      geometry.data() + r * kMoments,
+                                      color.data() + r * color_width, gradients);
+                      }
+                    });
   }
   return out;
 }

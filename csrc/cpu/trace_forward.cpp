@@ -1,10 +1,12 @@
-// Forward pass of the ray tracer on the CPU: colour, opacity and blended depth of every pixel in exact order.
+// Forward pass of the ray tracer on the CPU: colour, opacity and blended depth of every pixel in
+// exact order.
 //
-// Schedule: tiles in parallel. A tile walks its list once; each pixel keeps a small sorted ring of hits and composites
-// the nearest as soon as no later entry can be nearer (tau_bound). A hit that arrives nearer than one already composited
-// is always noticed, and the pixel is redone by collecting and sorting all its hits; so every pixel is exact.
-// Order: tau, ties by Gaussian index. A ray stops once its transmittance is below the minimum.
-// Cost: list length * 64 responses a tile, ~30 operations a hit; 4 B a hit kept for the backward pass.
+// Schedule: tiles in parallel. A tile walks its list once; each pixel keeps a small sorted ring of
+// hits and composites the nearest as soon as no later entry can be nearer (tau_bound). A hit that
+// arrives nearer than one already composited is always noticed, and the pixel is redone by
+// collecting and sorting all its hits; so every pixel is exact. Order: tau, ties by Gaussian index.
+// A ray stops once its transmittance is below the minimum. Cost: list length * 64 responses a tile,
+// ~30 operations a hit; 4 B a hit kept for the backward pass.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 
@@ -60,11 +62,18 @@ struct Pixel {
 // Traces one tile at a time; one per thread, so that its buffers are reused.
 class TileTracer {
  public:
-  TileTracer(const SceneView& scene, const RayGridView& grid, const TraceParams& params, const Records& records,
-             const TileLists& lists, const std::vector<Vec3<float>>& record_color)
-      : scene_(scene), grid_(grid), params_(params), records_(records), lists_(lists), record_color_(record_color) {}
+  TileTracer(const SceneView& scene, const RayGridView& grid, const TraceParams& params,
+             const Records& records, const TileLists& lists,
+             const std::vector<Vec3<float>>& record_color)
+      : scene_(scene),
+        grid_(grid),
+        params_(params),
+        records_(records),
+        lists_(lists),
+        record_color_(record_color) {}
 
-  // Returns how many pixels needed the exact pass. Appends the tile's hits, pixel by pixel, to `hits`.
+  // Returns how many pixels needed the exact pass. Appends the tile's hits, pixel by pixel, to
+  // `hits`.
   int64_t trace(int tile, const Outputs& out, std::vector<int32_t>* hits) {
     begin_ = lists_.offset[tile];
     count_ = static_cast<int32_t>(lists_.offset[tile + 1] - begin_);
@@ -83,7 +92,8 @@ class TileTracer {
         out.opacity[index] = 1.0f - p.transmittance;
         out.depth[index] = p.depth;
       }
-      out.pixel_hits[static_cast<int64_t>(tile) * kTilePixels + i] = static_cast<int32_t>(p.hits.size());
+      out.pixel_hits[static_cast<int64_t>(tile) * kTilePixels + i] =
+          static_cast<int32_t>(p.hits.size());
       if (hits != nullptr) hits->insert(hits->end(), p.hits.begin(), p.hits.end());
     }
     return repaired;
@@ -104,7 +114,8 @@ class TileTracer {
   int32_t record_of(int32_t entry) const { return lists_.record[begin_ + entry]; }
   // No hit of entry `entry` or later is nearer than this.
   float bound_from(int32_t entry) const {
-    return entry < count_ ? lists_.tau_bound[begin_ + entry] : std::numeric_limits<float>::infinity();
+    return entry < count_ ? lists_.tau_bound[begin_ + entry]
+                          : std::numeric_limits<float>::infinity();
   }
   void evaluate(int32_t entry) {
     const int32_t record = record_of(entry);
@@ -117,9 +128,9 @@ class TileTracer {
     color_tile(scene_.sh + gaussian * scene_.sh_coeffs * 3, scene_.sh_coeffs, pixels_, &entry_);
   }
   Hit hit_at(int32_t entry, int i) const {
-    const Vec3<float> color = params_.sh_at_ray
-                                  ? Vec3<float>{entry_.color[0][i], entry_.color[1][i], entry_.color[2][i]}
-                                  : record_color_[record_of(entry)];
+    const Vec3<float> color =
+        params_.sh_at_ray ? Vec3<float>{entry_.color[0][i], entry_.color[1][i], entry_.color[2][i]}
+                          : record_color_[record_of(entry)];
     return {entry_.tau[i], entry, record_of(entry), entry_.alpha[i], color};
   }
 
@@ -221,7 +232,8 @@ class TileTracer {
       Pixel& p = pixel_[i];
       if (!p.flagged) continue;
       reset(p);
-      std::sort(exact_[i].begin(), exact_[i].end(), [](const Hit& a, const Hit& b) { return nearer(a, b); });
+      std::sort(exact_[i].begin(), exact_[i].end(),
+                [](const Hit& a, const Hit& b) { return nearer(a, b); });
       for (const Hit& hit : exact_[i]) {
         if (p.dead) break;
         composite(p, hit);
@@ -246,41 +258,48 @@ class TileTracer {
 };
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 template <typename T, typename U>
-Tensor copy_to_tensor(const std::vector<U>& values, std::initializer_list<int64_t> shape, DLDevice device) {
+Tensor copy_to_tensor(const std::vector<U>& values, std::initializer_list<int64_t> shape,
+                      DLDevice device) {
   Tensor tensor = empty<T>(shape, device);
   if (!values.empty()) std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(U));
   return tensor;
 }
 
-// Returns color [H,W,3], opacity [H,W], blended depth [H,W], stats [7] (ms of project, tile lists, forward; records,
-// pairs, hits, repaired pixels) and the state of the backward pass: records [M,12], record_gaussian [M],
-// face_begin [F+1], tile_offset [T+1], tile_record [P], pixel_hits [T,64], hit_offset [T+1], hits [Hn] (empty unless
-// keep_hits).
+// Returns color [H,W,3], opacity [H,W], blended depth [H,W], stats [7] (ms of project, tile lists,
+// forward; records, pairs, hits, repaired pixels) and the state of the backward pass: records
+// [M,12], record_gaussian [M], face_begin [F+1], tile_offset [T+1], tile_record [P], pixel_hits
+// [T,64], hit_offset [T+1], hits [Hn] (empty unless keep_hits).
 tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, TensorView log_scales,
-                                      TensorView opacity_logits, TensorView sh, TensorView c2w, TensorView face_axes,
-                                      TensorView ray_xy, TensorView tile_face, double alpha_min, double alpha_max,
-                                      double transmittance_min, double near, int64_t ring_size, bool sh_at_ray,
-                                      bool keep_hits, int64_t threads) {
+                                      TensorView opacity_logits, TensorView sh, TensorView c2w,
+                                      tvm::ffi::Array<Tensor> rays, double alpha_min,
+                                      double alpha_max, double transmittance_min, double near,
+                                      int64_t ring_size, bool sh_at_ray, bool keep_hits,
+                                      int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
-  const RayGridView grid = ray_grid_view(c2w, face_axes, ray_xy, tile_face);
+  const RayGridView grid = ray_grid_view(c2w, rays);
   if (ring_size < 1 || ring_size > kMaxRing) {
     TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; expected 1 to " << kMaxRing;
   }
-  const TraceParams params{static_cast<float>(alpha_min),         static_cast<float>(alpha_max),
-                           static_cast<float>(transmittance_min), static_cast<float>(near),
-                           static_cast<int>(ring_size),           sh_at_ray,
+  const TraceParams params{static_cast<float>(alpha_min),
+                           static_cast<float>(alpha_max),
+                           static_cast<float>(transmittance_min),
+                           static_cast<float>(near),
+                           static_cast<int>(ring_size),
+                           sh_at_ray,
                            static_cast<int>(threads)};
   const DLDevice cpu{kDLCPU, 0};
 
   auto start = std::chrono::steady_clock::now();
   const Records records = make_records(scene, grid, params);
   const std::vector<Vec3<float>> colors =
-      sh_at_ray ? std::vector<Vec3<float>>() : center_colors(scene, grid, records.gaussian.data(),
-                                                             static_cast<int64_t>(records.gaussian.size()), params.threads);
+      sh_at_ray ? std::vector<Vec3<float>>()
+                : center_colors(scene, grid, records.gaussian.data(),
+                                static_cast<int64_t>(records.gaussian.size()), params.threads);
   const double project_ms = milliseconds_since(start);
 
   start = std::chrono::steady_clock::now();
@@ -293,14 +312,18 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   Tensor opacity = empty<float>({grid.height, grid.width}, cpu);
   Tensor depth = empty<float>({grid.height, grid.width}, cpu);
   Tensor pixel_hits = empty<int32_t>({tiles, kTilePixels}, cpu);
-  const Outputs out{data<float>(color), data<float>(opacity), data<float>(depth), data<int32_t>(pixel_hits)};
+  const Outputs out{data<float>(color), data<float>(opacity), data<float>(depth),
+                    data<int32_t>(pixel_hits)};
   std::vector<std::vector<int32_t>> tile_hits(tiles);
   std::vector<int64_t> repaired(tiles);
-  std::vector<std::unique_ptr<TileTracer>> tracers(std::max(params.threads, 1));  // made by the thread that uses it
+  std::vector<std::unique_ptr<TileTracer>> tracers(
+      std::max(params.threads, 1));  // made by the thread that uses it
   parallel_blocks(tiles, 4, params.threads, [&](int64_t begin, int64_t end, int thread) {
-    if (!tracers[thread]) tracers[thread].reset(new TileTracer(scene, grid, params, records, lists, colors));
+    if (!tracers[thread])
+      tracers[thread].reset(new TileTracer(scene, grid, params, records, lists, colors));
     for (int64_t t = begin; t < end; ++t) {
-      repaired[t] = tracers[thread]->trace(static_cast<int>(t), out, keep_hits ? &tile_hits[t] : nullptr);
+      repaired[t] =
+          tracers[thread]->trace(static_cast<int>(t), out, keep_hits ? &tile_hits[t] : nullptr);
     }
   });
   Tensor hit_offset = empty<int64_t>({tiles + 1}, cpu);
@@ -309,7 +332,8 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   int64_t blended = 0, total_repaired = 0;
   for (int t = 0; t < tiles; ++t) {
     offset[t + 1] = offset[t] + static_cast<int64_t>(tile_hits[t].size());
-    for (int i = 0; i < kTilePixels; ++i) blended += out.pixel_hits[static_cast<int64_t>(t) * kTilePixels + i];
+    for (int i = 0; i < kTilePixels; ++i)
+      blended += out.pixel_hits[static_cast<int64_t>(t) * kTilePixels + i];
     total_repaired += repaired[t];
   }
   Tensor hits = empty<int32_t>({offset[tiles]}, cpu);

@@ -19,8 +19,8 @@ __global__ void write_architecture(int* architecture) {
 #endif
 }
 
-// Architecture (90 for sm_90) of this library's code that runs on the current device. Throws where there is none, so
-// that a library built for other GPUs is recognised before any work is done.
+// Architecture (90 for sm_90) of this library's code that runs on the current device. Throws where
+// there is none, so that a library built for other GPUs is recognised before any work is done.
 int64_t architecture() {
   int* device_value = nullptr;
   int value = 0;

@@ -16,8 +16,8 @@ def orbit(
 ) -> list[Camera]:
     """`count` cameras on a circle around the scene, looking at its median, y pointing down.
 
-    The circle's radius is twice the median distance of the Gaussians from their median, so that most
-    of them are in view.
+    The circle's radius is twice the median distance of the Gaussians from their median, so that
+    most of them are in view.
 
     Raises:
         GartError: the scene is empty.
@@ -34,7 +34,5 @@ def orbit(
         down = torch.tensor([0.0, 1.0, 0.0])
         right = torch.linalg.cross(down, forward)
         c2w = torch.stack([right, down, forward, center - radius * forward], 1)
-        cameras.append(
-            Camera(c2w, width * 0.8, width * 0.8, width / 2, height / 2, width, height)
-        )
+        cameras.append(Camera(c2w, width * 0.8, width * 0.8, width / 2, height / 2, width, height))
     return cameras

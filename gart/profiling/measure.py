@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -64,13 +65,9 @@ def profile_training(
             values = {**state.values, "config": trainer.config.as_dict()}
             trainer.load_state(State(tensors, values))
         gaussians = len(trainer.gaussians)
+        before, total = number * iterations, len(modes) * iterations
         columns[mode] = _record(
-            trainer.step,
-            iterations,
-            device,
-            lambda done, first=number * iterations, mode=mode: report(
-                first + done, len(modes) * iterations, mode
-            ),
+            trainer.step, iterations, device, partial(_report_column, report, before, total, mode)
         )
     return {"kind": "training", **_machine(device), "gaussians": gaussians, "columns": columns}
 
@@ -102,7 +99,7 @@ def profile_rendering(
         turn += 1
 
     column = _record(
-        render, iterations, gaussians.device, lambda done: report(done, iterations, mode)
+        render, iterations, gaussians.device, partial(_report_column, report, 0, iterations, mode)
     )
     return {
         "kind": "rendering",
@@ -110,6 +107,10 @@ def profile_rendering(
         "gaussians": len(gaussians),
         "columns": {mode: column},
     }
+
+
+def _report_column(report: Report, before: int, total: int, name: str, done: int) -> None:
+    report(before + done, total, name)
 
 
 def _record(
@@ -135,7 +136,7 @@ def _record(
 
 def _summary(stages: Stages, total_ms: list[float], memory: int) -> dict[str, Any]:
     """`repetitions`; `total_ms` and, by stage, `stages_ms`: means per repetition, with `other` for
-    what no stage covers; `counts`: means per recorded value, with `hits per pixel`; `peak_bytes`, and
+    what no stage covers; `counts`: means per recorded value, with `hits per pixel`; `peak_bytes`;
     `lt_buffer_bytes`, the largest.
     """
     repetitions = len(total_ms)

@@ -74,7 +74,7 @@ def response(
     """Place `tau` and height `alpha` (before the clamp) of a Gaussian's peak along a ray.
 
     Args:
-        whiten: [..., 3, 3] from `whitening`; means [..., 3]; opacity_logits [...].
+        whiten: [..., 3, 3] from `whitening`.
         means: [..., 3].
         opacity_logits: [...].
         origins: [..., 3].
@@ -83,11 +83,7 @@ def response(
     Returns:
         tau, alpha: each [...], the leading shapes broadcast.
     """
-    columns = whiten.unbind(-1)
-    o, d = (
-        sum(column * v[..., j, None] for j, column in enumerate(columns))
-        for v in (origins - means, directions)
-    )
+    o, d = _transform(whiten, origins - means), _transform(whiten, directions)
     tau = -_dot(o, d) / _dot(d, d)
     nearest = o + tau[..., None] * d
     return tau, opacity_logits.sigmoid() * torch.exp(-_dot(nearest, nearest) / 2)
@@ -239,10 +235,15 @@ def camera_rays(camera: Camera) -> tuple[Tensor, Tensor]:
     return c2w[:, 3].expand_as(directions), directions
 
 
+# Sums are written out, so that equal Gaussians give equal bits and tie: library products do not.
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Dot product of [..., 3] vectors, equal in every bit for equal vectors, as ties need."""
     x, y, z = (a * b).unbind(-1)
     return x + y + z
+
+
+def _transform(matrix: Tensor, vector: Tensor) -> Tensor:
+    a, b, c = matrix.unbind(-1)
+    return a * vector[..., 0:1] + b * vector[..., 1:2] + c * vector[..., 2:3]
 
 
 def _colors(directions: Tensor, sh: Tensor) -> Tensor:

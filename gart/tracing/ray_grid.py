@@ -36,13 +36,32 @@ class RayGrid:
         ray_xy: [H, W, 2] float32 position of each pixel's ray on its face's plane z = 1, NaN
             without ray.
         tile_face: [tiles] int32 face of each 8x8 tile, row-major.
+        tile_rect: [tiles, 4] float32 x0, x1, y0, y1 around each tile's rays; inf, -inf without rays.
+        columns: [F, 2, tiles_x] float32. Tiles of face f in columns > c lie right of
+            columns[f, 0, c + 1]; in columns < c left of columns[f, 1, c - 1]: both rows ascend, so a
+            support's tile columns are found by bisection whatever the lens.
+        rows: [F, 2, tiles_y] float32, the same for y.
         depth_scale: [H, W] float32 from depth along the face's z to reported depth, None for 1.
     """
 
     face_axes: Tensor
     ray_xy: Tensor
     tile_face: Tensor
+    tile_rect: Tensor
+    columns: Tensor
+    rows: Tensor
     depth_scale: Tensor | None
+
+    def native(self) -> list[Tensor]:
+        """The tensors that csrc takes, in its order."""
+        return [
+            self.face_axes,
+            self.ray_xy,
+            self.tile_face,
+            self.tile_rect,
+            self.columns,
+            self.rows,
+        ]
 
 
 def ray_grid(camera: Camera, device: torch.device | str) -> RayGrid:
@@ -75,11 +94,12 @@ def _cached(lens: _Lens, device: torch.device) -> RayGrid:
     tile = int(constants()["trace_tile"])
     tiles_y, tiles_x = -(-camera.height // tile), -(-camera.width // tile)
     if camera.is_planar:
-        return RayGrid(
-            face_axes=torch.eye(3, device=device)[None].contiguous(),
-            ray_xy=directions[..., :2].float().contiguous().to(device),
-            tile_face=torch.zeros(tiles_y * tiles_x, dtype=torch.int32, device=device),
-            depth_scale=None,
+        return _grid(
+            torch.eye(3)[None],
+            directions[..., :2],
+            torch.zeros(tiles_y * tiles_x, dtype=torch.int64),
+            None,
+            device,
         )
     axes = torch.tensor(_CUBE, dtype=torch.float64)
     # Mean direction of each tile, invalid pixels left out, decides its face.
@@ -96,9 +116,40 @@ def _cached(lens: _Lens, device: torch.device) -> RayGrid:
             f"fisheye image of {camera.width} x {camera.height} pixels: a {tile} x {tile} tile "
             "spans more than a cube face can; render it larger"
         )
+    scale = (1 / local[..., 2]).nan_to_num(1.0)
+    return _grid(axes, local[..., :2] / local[..., 2:], tile_face, scale, device)
+
+
+def _grid(
+    axes: Tensor, xy: Tensor, tile_face: Tensor, depth_scale: Tensor | None, device: torch.device
+) -> RayGrid:
+    tile = int(constants()["trace_tile"])
+    height, width = xy.shape[:2]
+    tiles_y, tiles_x = -(-height // tile), -(-width // tile)
+    xy = xy.float()
+    padded = torch.full((tiles_y * tile, tiles_x * tile, 2), torch.nan)
+    padded[:height, :width] = xy
+    by_tile = padded.reshape(tiles_y, tile, tiles_x, tile, 2)
+    low = by_tile.nan_to_num(torch.inf).amin((1, 3))  # [tiles_y, tiles_x, 2]
+    high = by_tile.nan_to_num(-torch.inf).amax((1, 3))
+    # Running extremes make the ranges ascend even where a face has no tiles.
+    columns, rows = [], []
+    for face in range(len(axes)):
+        mine = (tile_face == face).reshape(tiles_y, tiles_x, 1)
+        face_low = torch.where(mine, low, torch.inf)
+        face_high = torch.where(mine, high, -torch.inf)
+        for ranges, axis, component in ((columns, 0, 0), (rows, 1, 1)):
+            least = face_low[..., component].amin(axis).flip(0).cummin(0).values.flip(0)
+            most = face_high[..., component].amax(axis).cummax(0).values
+            ranges.append(torch.stack([least, most]))
     return RayGrid(
         face_axes=axes.float().contiguous().to(device),
-        ray_xy=(local[..., :2] / local[..., 2:]).float().contiguous().to(device),
+        ray_xy=xy.contiguous().to(device),
         tile_face=tile_face.int().contiguous().to(device),
-        depth_scale=(1 / local[..., 2]).nan_to_num(1.0).float().to(device),
+        tile_rect=torch.stack([low[..., 0], high[..., 0], low[..., 1], high[..., 1]], -1)
+        .reshape(-1, 4)
+        .to(device),
+        columns=torch.stack(columns).to(device),
+        rows=torch.stack(rows).to(device),
+        depth_scale=None if depth_scale is None else depth_scale.float().to(device),
     )

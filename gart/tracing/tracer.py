@@ -63,9 +63,7 @@ def _forward(
     color, opacity, depth, stats, *state = library(scene[0].device).trace_forward(
         *scene,
         c2w,
-        grid.face_axes,
-        grid.ray_xy,
-        grid.tile_face,
+        grid.native(),
         settings.alpha_min,
         settings.alpha_max,
         settings.transmittance_min,
@@ -111,9 +109,7 @@ class _Trace(torch.autograd.Function):
         gradients = library(scene[0].device).trace_backward(
             *scene,
             ctx.c2w,
-            grid.face_axes,
-            grid.ray_xy,
-            grid.tile_face,
+            grid.native(),
             state,
             *(g.contiguous() for g in grads),
             settings.alpha_min,

@@ -60,6 +60,7 @@ def test_no_cameras_give_no_images():
         ("quats", 0.0),
         ("log_scales", nan),
         ("log_scales", inf),
+        ("log_scales", 25.0),
         ("log_scales", 60.0),
         ("log_scales", 88.0),
         ("opacity_logits", nan),

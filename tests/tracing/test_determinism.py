@@ -39,7 +39,7 @@ def test_runs_and_threads(name, backward, threads):
             if backward == "primitive" or count == 1:  # sums in one order: no bit may differ
                 assert torch.equal(gradient, found_again[tensor]), (tensor, count)
             error = (gradient - found_again[tensor]).double().norm() / gradient.double().norm()
-            assert error < 1e-6, (tensor, count)
+            assert error < 5e-6, (tensor, count)  # float atomics
 
 
 def test_order_does_not_depend_on_threads(threads):

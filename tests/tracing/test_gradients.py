@@ -1,6 +1,6 @@
-"""Gradients of all five tensors against the oracle's, for every output, backward mode and SH mode."""
+"""Gradients of all five tensors against the oracle's, for every output, backward and SH mode."""
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def cloud():
     return random_gaussians(60, seed=3, pose=pose), camera(pose=pose)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected(sh, loss):
     return oracle_gradients(*cloud(), TraceSettings(sh=sh), LOSSES[loss])
 
@@ -63,7 +63,7 @@ def test_hard_scenes(name):
 )
 def test_settings(settings):
     assert_gradients_agree(
-        random_gaussians(80, seed=1, logit=1), camera(), TraceSettings(**settings)
+        random_gaussians(80, seed=2, logit=1), camera(), TraceSettings(**settings)
     )
 
 

@@ -90,14 +90,16 @@ def test_length_of_quaternions_plays_no_part(length):
     assert_images_agree(scene, camera())
 
 
-@pytest.mark.parametrize("scale", [-30.0, -60.0, -88.0, -100.0])
-def test_vanishing_thickness(scale):
-    def flatten(t):
-        t[:, 1] = scale
-        return t
-
-    scene = changed("log_scales", flatten).map(lambda t: t.requires_grad_())
+@pytest.mark.parametrize("log_scale", [-40.0, -60.0, -88.0, -100.0])
+def test_vanishing_thickness(log_scale):
+    scene = random_gaussians(20)
+    scene.log_scales[:, 1] = -20
+    thin = trace(scene, camera())
+    scene.log_scales[:, 1] = log_scale
+    scene = scene.map(lambda t: t.requires_grad_())
     image = trace(scene, camera())
+    if log_scale > -80:  # beyond, float32 holds no such scale: such a Gaussian may vanish
+        torch.testing.assert_close(image.color, thin.color, rtol=0, atol=1e-4)
     found = gradients(image, loss_weights(camera(), OUTPUTS), scene)
     assert all(t.isfinite().all() for t in found.values())
 

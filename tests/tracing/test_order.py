@@ -1,4 +1,4 @@
-"""Exactness of the order: the ring overflows, late hits are noticed, and those pixels are redone."""
+"""Exactness of the order: the ring overflows, late hits are noticed, those pixels are redone."""
 
 import pytest
 import torch
