@@ -63,7 +63,8 @@ def _measure(
     report: Report,
 ) -> dict[str, Any]:
     """Profile `source`, or the untrained scene `subject` when it is None."""
-    from gart.cli.runs import load_scene, preset_for
+    from gart import datasets
+    from gart.cli.runs import preset_for
     from gart.profiling import orbit, profile_rendering, profile_training
     from gart.tracing import BACKWARD_MODES
     from gart.training import Trainer, load_config
@@ -81,7 +82,7 @@ def _measure(
             state = load_checkpoint(saved[-1])
     else:
         assert subject is not None
-        capture, config = load_scene(subject), load_config(preset_for(subject))
+        capture, config = datasets.load(subject), load_config(preset_for(subject))
     if mode == "rt":
         return profile_training(
             capture,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gart.datasets import load
+from gart import datasets
 from gart.errors import UsageError
 from gart.io import RunFolder, find_run, load_ply
 from gart.tracing import TraceSettings
@@ -70,7 +70,7 @@ class Source:
                 "give a run folder, or cameras with gart render --trajectory FILE"
             )
         dataset = self.folder.read_config()["dataset"]
-        return load(dataset["source"], downscale=dataset["downscale"])
+        return datasets.load(dataset["source"], downscale=dataset["downscale"])
 
     def views(self, split: Split) -> list[View]:
         """The photographs of a split, with cameras."""
@@ -90,11 +90,6 @@ def find_source(subject: str | None) -> Source | None:
         if subject is None or Path(subject).suffix.lower() == ".ply":
             raise
         return None
-
-
-def load_scene(scene: str, downscale: int | None = None) -> Capture:
-    """The photographs that SCENE names, at the usual size unless `downscale` is given."""
-    return load(scene) if downscale is None else load(scene, downscale=downscale)
 
 
 def preset_for(scene: str) -> str:

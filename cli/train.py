@@ -49,8 +49,8 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in DIR.")] = False,
 ) -> None:
     """Train a scene from posed photographs."""
-    from gart import training
-    from gart.cli.runs import load_scene, preset_for
+    from gart import datasets, training
+    from gart.cli.runs import preset_for
     from gart.io import RunFolder
 
     chosen = choose_device(device)
@@ -66,7 +66,7 @@ def train(
     if resume or (out.exists() and not overwrite):  # refuse before the photographs are loaded
         RunFolder.create(out, resume=resume, overwrite=overwrite)
     with status(f"loading {scene}"):
-        capture = load_scene(scene, downscale)
+        capture = datasets.load(scene, downscale=downscale or 1)
     folder = RunFolder.create(out, resume=resume, overwrite=overwrite)
     print(
         f"{capture.name}: {len(capture.train)} training views, {len(capture.test)} held out, "

@@ -85,7 +85,7 @@ GART_HD T log2_sigmoid(T logit) {
 }
 
 // Build record, frame and bounds of a Gaussian with mean `m` in the face frame. Returns false when
-// it can have no hit (opacity below alpha_min, wholly nearer than `near`, non-finite or degenerate
+// it can have no hit (opacity below alpha_min, wholly nearer than `near`, non-finite or vanishing
 // parameters).
 template <typename T>
 GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opacity_logit,
@@ -97,13 +97,16 @@ GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opac
   if (!(r2 >= T(1e-3))) return false;
   const Vec3<T> s{std::exp(log_scales.x), std::exp(log_scales.y), std::exp(log_scales.z)};
   const T s_max = s.x > s.y ? (s.x > s.z ? s.x : s.z) : (s.y > s.z ? s.y : s.z);
+  const T s_min = s.x < s.y ? (s.x < s.z ? s.x : s.z) : (s.y < s.z ? s.y : s.z);
   const T r = std::sqrt(r2);
   // Rows of S R^T; their norms are the reach of the support along each axis.
   const Vec3<T> hx = scale(s, rotation.r[0]), hy = scale(s, rotation.r[1]),
                 hz = scale(s, rotation.r[2]);
   const T reach_z = r * length(hz);
-  if (!(m.z + reach_z >= near) || !(s_max > 0) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30)))
+  if (!(m.z + reach_z >= near) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30)))
     return false;
+  // Scales that vanish, or vanish beside the largest, have no finite gradient.
+  if (!(s_min > T(1e-30)) || !(s_min > T(1e-30) * s_max)) return false;
 
   // Scales relative to the largest: no overflow or underflow in the products below.
   const T inv_max = T(1) / s_max;

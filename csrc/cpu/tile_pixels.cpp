@@ -1,8 +1,6 @@
 // See tile_pixels.h. Cost: ~25 operations a pixel for the response, 2 K for each colour channel.
 #include "cpu/tile_pixels.h"
 
-#include <algorithm>
-
 #include "cpu/parallel.h"
 
 namespace gart {
@@ -59,7 +57,7 @@ std::vector<Vec3<float>> center_colors(const SceneView& scene, const RayGridView
       for (int c = 0; c < 3; ++c) {
         float value = 0.5f;
         for (int k = 0; k < scene.sh_coeffs; ++k) value += basis[k] * sh[3 * k + c];
-        colors[r][c] = std::max(value, 0.0f);
+        colors[r][c] = value > 0.0f ? value : 0.0f;
       }
     }
   });

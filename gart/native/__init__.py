@@ -47,8 +47,12 @@ def library(device: torch.device | str) -> Any:
 
     Raises:
         GartError: the library was not built, or does not load.
+        ValueError: a device that is neither the CPU nor CUDA.
     """
-    return _load(torch.device(device).type)
+    backend = torch.device(device).type
+    if backend not in ("cpu", "cuda"):
+        raise ValueError(f"tensors are on device {device}; gart works on cpu and cuda")
+    return _load(backend)
 
 
 @lru_cache(maxsize=1)

@@ -136,7 +136,8 @@ def hit_order(
     settings = settings or TraceSettings()
     grid = ray_grid(camera, gaussians.device)
     scene = _scene_arguments(tuple(gaussians.tensors().values()))
-    result = _forward(grid, camera.c2w.contiguous(), settings, scene, keep_hits=True)
+    c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
+    result = _forward(grid, c2w, settings, scene, keep_hits=True)
     _, record_gaussian, _, tile_offset, tile_record, pixel_hits, _, hits = result.state
     tiles, tile_pixels = pixel_hits.shape
     edge = int(tile_pixels**0.5)

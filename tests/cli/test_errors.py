@@ -1,6 +1,5 @@
 import pytest
 
-from gart.cli import runs
 from gart.errors import GartError
 
 
@@ -121,19 +120,21 @@ def failing_load(error):
 
 
 def test_a_failure_is_one_line_and_exit_code_1(gart, monkeypatch):
-    monkeypatch.setattr(runs, "load", failing_load(GartError("photo 3 is missing; copy it")))
+    monkeypatch.setattr(
+        "gart.datasets.load", failing_load(GartError("photo 3 is missing; copy it"))
+    )
     fails(gart("train", "demo"), 1, "photo 3 is missing; copy it")
 
 
 def test_an_unexpected_exception_is_named(gart, monkeypatch):
-    monkeypatch.setattr(runs, "load", failing_load(ZeroDivisionError("by\n zero")))
+    monkeypatch.setattr("gart.datasets.load", failing_load(ZeroDivisionError("by\n zero")))
     message = "ZeroDivisionError: by zero; rerun with --debug for the traceback"
     fails(gart("train", "demo"), 1, message)
 
 
 @pytest.mark.parametrize("line", [["--debug", "train", "demo"], ["train", "demo", "--debug"]])
 def test_debug_shows_the_traceback(gart, monkeypatch, line):
-    monkeypatch.setattr(runs, "load", failing_load(GartError("photo 3 is missing")))
+    monkeypatch.setattr("gart.datasets.load", failing_load(GartError("photo 3 is missing")))
     code, _, err = gart(*line)
     assert code == 1
     assert err.startswith("Traceback (most recent call last)")
@@ -141,5 +142,5 @@ def test_debug_shows_the_traceback(gart, monkeypatch, line):
 
 
 def test_interrupt_before_training(gart, monkeypatch):
-    monkeypatch.setattr(runs, "load", failing_load(KeyboardInterrupt()))
+    monkeypatch.setattr("gart.datasets.load", failing_load(KeyboardInterrupt()))
     fails(gart("train", "demo"), 130, "interrupted")

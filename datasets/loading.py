@@ -1,0 +1,120 @@
+"""`load`: from what the user wrote to a capture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gart.capture import Capture, View
+from gart.datasets import transforms
+from gart.datasets.colmap import find_model, read_colmap
+from gart.datasets.convert import read_detected
+from gart.datasets.demo import demo_capture
+from gart.datasets.downloads import dataset_folder
+from gart.datasets.names import DEMO, find_name, unknown_name
+from gart.datasets.photographs import IMAGE_SUFFIXES, read_view, shrink
+from gart.datasets.posed import Photograph, Posed
+from gart.datasets.split import divide, some
+from gart.errors import GartError, UsageError
+
+_SYNTHETIC_LOADER = "nerfbaselines.datasets.blender:load_blender_dataset"
+
+
+def load_scene(scene: str, downscale: int, cache: Path | None) -> Capture:
+    """See `gart.datasets.load`."""
+    if downscale < 1:
+        raise UsageError(f"downscale is {downscale}; expected a whole number of at least 1")
+    if scene == DEMO:
+        return demo_capture(downscale)
+    folder = Path(scene).expanduser()
+    if folder.is_dir():
+        return _load_folder(folder.resolve(), str(folder.resolve()), downscale)
+    if folder.is_file():
+        raise UsageError(f"scene {scene} is a file; give the folder of the capture")
+    found = find_name(scene)
+    if found is None:
+        raise unknown_name(scene)
+    return _load_folder(dataset_folder(*found, cache), "/".join(found), downscale)
+
+
+def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
+    posed = _read_folder(folder)
+    _check_files(posed.photographs)
+    train, test, rule = divide(folder, posed)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        loaded = list(pool.map(lambda p: _load_view(p, downscale), [*train, *test]))
+    views = [view for view, _ in loaded]
+    metadata: dict[str, object] = {
+        "source": source,
+        "loader": posed.loader,
+        "downscale": downscale,
+        "split": rule,
+        "unposed": _count_unposed(posed),
+        "unlisted": len(posed.photographs) - len(views),
+        "rescaled": sum(rescaled for _, rescaled in loaded),
+    }
+    if posed.background is not None:
+        metadata["alpha"] = f"photographs with alpha lie over RGB {list(posed.background)}"
+    return Capture(
+        name=folder.name,
+        train=views[: len(train)],
+        test=views[len(train) :],
+        points=torch.from_numpy(posed.points),
+        point_colors=torch.from_numpy(posed.point_colors),
+        background=posed.background or (0.0, 0.0, 0.0),
+        metadata=metadata,
+    )
+
+
+def _read_folder(folder: Path) -> Posed:
+    """By nb-info.json's loader where there is one, else by what lies in the folder."""
+    info = _read_info(folder)
+    loader = info.get("loader")
+    if loader == "colmap" or (loader is None and find_model(folder)):
+        return read_colmap(folder, info.get("loader_kwargs") or {})
+    if loader in (None, "nerfstudio") and (folder / transforms.FILE).is_file():
+        return transforms.read_transforms(folder)
+    if loader in (None, _SYNTHETIC_LOADER) and (folder / transforms.TRAIN_FILE).is_file():
+        return transforms.read_synthetic(folder)
+    return read_detected(folder)
+
+
+def _read_info(folder: Path) -> Mapping[str, Any]:
+    file = folder / "nb-info.json"
+    if not file.is_file():
+        return {}
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GartError(f"{file} cannot be read ({error}); mend or remove it") from error
+    if not isinstance(info, dict):
+        raise GartError(f"{file} holds {type(info).__name__}; expected a JSON object")
+    return info
+
+
+def _check_files(photographs: list[Photograph]) -> None:
+    files = {str(file) for p in photographs for file in (p.path, p.mask) if file is not None}
+    if missing := {file for file in files if not os.path.isfile(file)}:
+        raise GartError(
+            f"{len(missing)} of {len(files)} image files of the capture are missing: "
+            f"{some(missing, 3)}; copy them there, or remove them from the model"
+        )
+
+
+def _load_view(photograph: Photograph, downscale: int) -> tuple[View, bool]:
+    view, camera = read_view(photograph), photograph.camera
+    rescaled = (view.camera.width, view.camera.height) != (camera.width, camera.height)
+    return shrink(view, downscale), rescaled
+
+
+def _count_unposed(posed: Posed) -> int:
+    if posed.images is None:
+        return 0
+    files = (p for p in posed.images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    return len(set(files) - {p.path for p in posed.photographs})
