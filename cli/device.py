@@ -37,6 +37,7 @@ def _cuda_obstacle() -> str | None:
             f"PyTorch {torch.__version__} sees no CUDA GPU; "
             "install a CUDA build of PyTorch and check nvidia-smi"
         )
-    if not library("cuda").implements_function("trace_forward"):
-        return f"the CUDA library {library_path('cuda')} holds no tracer; update gart"
+    functions = ("trace_forward", "trace_backward")
+    if not all(library("cuda").implements_function(name) for name in functions):
+        return f"the CUDA library {library_path('cuda')} lacks the tracer; update gart"
     return None

@@ -73,6 +73,8 @@ def train(
         f"{len(capture.points)} points; {train_config.iterations} iterations on {chosen} -> {out}",
         flush=True,
     )
+    if unposed := capture.metadata.get("unposed"):
+        print(f"left out: {unposed} photographs without a pose", flush=True)
     try:
         with TrainingProgress(chosen) as progress:
             training.train(capture, train_config, folder, chosen, resume, progress)

@@ -55,9 +55,9 @@ def read_colmap(folder: Path, options: Mapping[str, str]) -> Posed:
     except NotImplementedError as error:
         lens = str(error).split()[0]
         raise GartError(
-            f"{folder / model} has a camera of model {lens}, which gart does not support; undistort "
-            "the capture with `colmap image_undistorter`, or reconstruct it with the camera model "
-            "OPENCV or OPENCV_FISHEYE"
+            f"{folder / model} has a camera of model {lens}, which gart does not support; "
+            "undistort the capture with `colmap image_undistorter`, or reconstruct it with the "
+            "camera model OPENCV or OPENCV_FISHEYE"
         ) from error
     except _DAMAGE as error:
         raise GartError(

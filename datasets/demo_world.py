@@ -1,7 +1,7 @@
 """The solids of the demo scene, their textures and lighting: an analytic ray caster.
 
-Vectors are [3, R] float32 arrays; z points up; the table's radius is 1.5 units. Numpy, not torch: small
-torch operations on many threads stall where others use the same cores.
+Vectors are [3, R] float32 arrays; z points up; the table's radius is 1.5 units. Numpy, not torch:
+many small torch operations stall when other programs use the same cores.
 """
 
 from __future__ import annotations
@@ -78,10 +78,12 @@ class Sphere(Solid):
 
     radius: float = 1.0
 
-    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:  # noqa: D102
+    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:
+        """Between the roots of |p| = radius."""
         return _roots(origins, directions, self.radius)
 
-    def normal(self, points: Array) -> Array:  # noqa: D102
+    def normal(self, points: Array) -> Array:
+        """Away from the centre."""
         return points / self.radius
 
 
@@ -92,12 +94,14 @@ class Cylinder(Solid):
     radius: float = 1.0
     height: float = 1.0
 
-    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:  # noqa: D102
+    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:
+        """Inside the wall and between the caps."""
         enter, leave = _roots(origins[:2], directions[:2], self.radius)
         low, high = _slab(origins[2], directions[2], 0, self.height)
         return np.maximum(enter, low), np.minimum(leave, high)
 
-    def normal(self, points: Array) -> Array:  # noqa: D102
+    def normal(self, points: Array) -> Array:
+        """Up or down on a cap, else away from the axis."""
         top, bottom = points[2] > self.height - 1e-4, points[2] < 1e-4
         side = points[:2] / self.radius * ~(top | bottom)
         return np.stack([*side, top.astype(np.float32) - bottom])
@@ -109,12 +113,14 @@ class Box(Solid):
 
     half: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
-    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:  # noqa: D102
+    def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:
+        """Between all three pairs of faces."""
         slabs = [_slab(o, d, -h, h) for o, d, h in zip(origins, directions, self.half, strict=True)]
         enter, leave = zip(*slabs, strict=True)
         return np.max(enter, 0), np.min(leave, 0)
 
-    def normal(self, points: Array) -> Array:  # noqa: D102
+    def normal(self, points: Array) -> Array:
+        """That of the face whose coordinate is at its bound."""
         scaled = points / vector(*self.half)
         return np.where(np.abs(scaled) == np.abs(scaled).max(0), np.sign(scaled), np.float32(0))
 

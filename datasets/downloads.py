@@ -62,9 +62,10 @@ def _check_origin(folder: Path, version: str | None) -> None:
 
 
 def _downloader(dataset: str) -> Callable[..., None]:
-    function = nerfbaselines.get_dataset_spec(dataset)["download_dataset_function"]
-    module, _, name = function.partition(":")
-    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+    spec = nerfbaselines.get_dataset_spec(dataset)
+    module, _, name = spec["download_dataset_function"].partition(":")
+    function: Callable[..., None] = getattr(import_module(module), name)
+    return function
 
 
 def _address(dataset: str, scene: str) -> str:

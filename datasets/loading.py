@@ -18,9 +18,9 @@ from gart.datasets.convert import read_detected
 from gart.datasets.demo import demo_capture
 from gart.datasets.downloads import dataset_folder
 from gart.datasets.names import DEMO, find_name, unknown_name
-from gart.datasets.photographs import IMAGE_SUFFIXES, read_view, shrink
+from gart.datasets.photographs import IMAGE_SUFFIXES, check_present, read_view, shrink
 from gart.datasets.posed import Photograph, Posed
-from gart.datasets.split import divide, some
+from gart.datasets.split import divide
 from gart.errors import GartError, UsageError
 
 _SYNTHETIC_LOADER = "nerfbaselines.datasets.blender:load_blender_dataset"
@@ -45,7 +45,8 @@ def load_scene(scene: str, downscale: int, cache: Path | None) -> Capture:
 
 def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
     posed = _read_folder(folder)
-    _check_files(posed.photographs)
+    files = [p.path for p in posed.photographs]
+    check_present([*files, *(p.mask for p in posed.photographs if p.mask is not None)])
     train, test, rule = divide(folder, posed)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         loaded = list(pool.map(lambda p: _load_view(p, downscale), [*train, *test]))
@@ -96,15 +97,6 @@ def _read_info(folder: Path) -> Mapping[str, Any]:
     if not isinstance(info, dict):
         raise GartError(f"{file} holds {type(info).__name__}; expected a JSON object")
     return info
-
-
-def _check_files(photographs: list[Photograph]) -> None:
-    files = {str(file) for p in photographs for file in (p.path, p.mask) if file is not None}
-    if missing := {file for file in files if not os.path.isfile(file)}:
-        raise GartError(
-            f"{len(missing)} of {len(files)} image files of the capture are missing: "
-            f"{some(missing, 3)}; copy them there, or remove them from the model"
-        )
 
 
 def _load_view(photograph: Photograph, downscale: int) -> tuple[View, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import cv2
@@ -12,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gart.cameras import Camera
 from gart.capture import View
-from gart.datasets.posed import Photograph
+from gart.datasets.posed import Photograph, some
 from gart.errors import GartError
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp"))
@@ -59,6 +60,15 @@ def shrink(view: View, downscale: int) -> View:
         mask = torch.from_numpy(covered > 1 - 1e-4)
     image = _area_average(view.image.numpy(), width, height)
     return View(view.name, view.camera.resized(width, height), torch.from_numpy(image), mask)
+
+
+def check_present(files: Collection[Path]) -> None:
+    """Raise GartError naming the first of the image files that do not exist."""
+    if missing := {str(file) for file in files if not file.is_file()}:
+        raise GartError(
+            f"{len(missing)} of {len(files)} image files of the capture are missing: "
+            f"{some(missing, 3)}; copy them there, or remove them from the model"
+        )
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -108,8 +118,9 @@ def _area_average(image: NDArray[np.uint8], width: int, height: int) -> NDArray[
         return np.asarray(
             cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8
         )
-    values = image.astype(np.float32)
-    values[..., :3] *= values[..., 3:] / 255
-    values = cv2.resize(values, (width, height), interpolation=cv2.INTER_AREA)
-    values[..., :3] *= 255 / np.maximum(values[..., 3:], 1e-6)
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    rgba = image.astype(np.float32)
+    rgba[..., :3] *= rgba[..., 3:] / 255
+    resized = cv2.resize(rgba, (width, height), interpolation=cv2.INTER_AREA)
+    mean: NDArray[np.float32] = np.asarray(resized, np.float32)
+    mean[..., :3] *= 255 / np.maximum(mean[..., 3:], 1e-6)
+    return np.clip(np.rint(mean), 0, 255).astype(np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -101,3 +101,9 @@ def make_camera(
         return Camera(torch.from_numpy(matrix).float(), fx, fy, cx, cy, width, height, model, lens)
     except ValueError as error:
         raise GartError(str(error)) from error
+
+
+def some(names: Collection[str], shown: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    listed = ", ".join(sorted(names)[:shown])
+    return listed if len(names) <= shown else f"{listed} and {len(names) - shown} more"

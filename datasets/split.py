@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from gart.datasets.posed import Photograph, Posed
+from gart.datasets.posed import Photograph, Posed, some
 from gart.errors import GartError
 
 HOLD_OUT = 8
@@ -82,9 +82,3 @@ def _known(listed: list[str], names: Collection[str], file: Path) -> set[str]:
             f"{file} names photographs that are not posed: {some(unknown)}; remove these lines"
         )
     return set(listed)
-
-
-def some(names: Collection[str], shown: int = 5) -> str:
-    """The first few names, and how many more there are."""
-    listed = ", ".join(sorted(names)[:shown])
-    return listed if len(names) <= shown else f"{listed} and {len(names) - shown} more"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gart.cameras import Camera
-from gart.datasets.photographs import IMAGE_SUFFIXES, image_size
+from gart.datasets.photographs import IMAGE_SUFFIXES, check_present, image_size
 from gart.datasets.posed import Photograph, Posed, Split, make_camera
 from gart.errors import GartError
 
@@ -66,27 +66,32 @@ def read_synthetic(folder: Path) -> Posed:
         files = {TRAIN_FILE: None}
     photographs = []
     for file, split in files.items():
-        meta = _read(folder / file)
-        photographs += [
-            _photograph(folder, folder / file, meta, frame, split) for frame in meta["frames"]
-        ]
+        photographs += _photographs(folder, folder / file, _read(folder / file), split)
     return Posed("blender", photographs, background=_WHITE)
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
+        meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if not meta["frames"]:
             raise ValueError("no frames")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GartError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
-    return meta  # type: ignore[no-any-return]
+    return meta
+
+
+def _photographs(
+    folder: Path, file: Path, meta: Mapping[str, Any], split: Split | None
+) -> list[Photograph]:
+    # Before the cameras: those without a size take it from the image.
+    check_present([_image_path(folder, frame.get("file_path", "?")) for frame in meta["frames"]])
+    return [_photograph(folder, file, meta, frame, split) for frame in meta["frames"]]
 
 
 def _photograph(
     folder: Path, file: Path, meta: Mapping[str, Any], frame: Mapping[str, Any], split: Split | None
 ) -> Photograph:
-    name = str(frame.get("file_path", "?")).replace("\\", "/")
+    name = frame["file_path"]
     path = _image_path(folder, name)
     try:
         camera = _camera(path, {**meta, **frame})
@@ -100,7 +105,7 @@ def _photograph(
 
 
 def _image_path(folder: Path, name: str) -> Path:
-    path = Path(os.path.normpath(folder / name))
+    path = Path(os.path.normpath(folder / name.replace("\\", "/")))
     return path if path.suffix.lower() in IMAGE_SUFFIXES else path.with_name(path.name + ".png")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+
 _current: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
@@ -48,6 +50,14 @@ def stage(name: str) -> Iterator[None]:
     if _current.get() is None:
         yield
         return
+    _wait_for_gpu()
     start = time.perf_counter()
     yield
+    _wait_for_gpu()
     add(name, (time.perf_counter() - start) * 1e3)
+
+
+def _wait_for_gpu() -> None:
+    # Kernels run on after the call that launched them returns.
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -30,7 +30,7 @@ OUTPUTS = ("color", "opacity", "depth")
 ALPHA_BAND = 3e-5
 """Relative: float32 rounding of a response at the threshold, where it is least accurate."""
 TAU_BAND = 1e-6
-"""Relative to the distance of the mean: 8 ulp."""
+"""Rounding of a peak's tau, relative to the farther of peak and mean: 8 ulp."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def doubtful_pixels(
         alpha_min=settings.alpha_min * (1 - alpha_band),
         near=near - TAU_BAND * float(reach.nan_to_num(0, 0, 0).max()) if len(gaussians) else near,
     )
-    band = TAU_BAND * reach[hits.gaussian]
+    band = TAU_BAND * torch.maximum(reach[hits.gaussian], hits.tau)
+    band_before = torch.cat([band.new_zeros(1), band])[:-1]
     shape = (len(directions), int(hits.rank.max()) + 1 if len(hits.rank) else 0)
     place = (hits.ray, hits.rank)
     alphas = hits.alpha.new_zeros(shape).index_put(place, hits.alpha.clamp(max=settings.alpha_max))
@@ -85,7 +86,7 @@ def doubtful_pixels(
     doubt = seen & (
         (hits.alpha < settings.alpha_min * (1 + alpha_band))
         | (hits.tau < near + band)
-        | (same_ray & (gap.abs() <= band) & ~equal)
+        | (same_ray & (gap.abs() <= torch.maximum(band, band_before)) & ~equal)
         | ((after[place] - settings.transmittance_min).abs() <= stop_band)
     )
     pixels = torch.zeros(shape[0], dtype=torch.bool)
@@ -219,7 +220,7 @@ def native_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings)
     at = (origins[ray], directions[ray])
     tau, alpha = response(whiten, exact.means, exact.opacity_logits, *at)
     assert (alpha >= settings.alpha_min * (1 - ALPHA_BAND * 50)).all()
-    band = TAU_BAND * (exact.means - camera.center.double()).norm(dim=-1)
+    band = TAU_BAND * ((exact.means - camera.center.double()).norm(dim=-1) + tau)
     backwards = (tau[1:] < tau[:-1] - band[1:] - band[:-1]) & (ray[1:] == ray[:-1])
     assert not backwards.any(), f"{int(backwards.sum())} hits lie before their predecessors"
     return [row.tolist() for row in indices.tensor_split(offsets[1:-1])]

@@ -103,8 +103,7 @@ GART_HD bool make_record(Vec3<T> m, Mat3<T> rotation, Vec3<T> log_scales, T opac
   const Vec3<T> hx = scale(s, rotation.r[0]), hy = scale(s, rotation.r[1]),
                 hz = scale(s, rotation.r[2]);
   const T reach_z = r * length(hz);
-  if (!(m.z + reach_z >= near) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30)))
-    return false;
+  if (!(m.z + reach_z >= near) || !(s_max < T(1e18)) || !(dot(m, m) < T(1e30))) return false;
   // Scales that vanish, or vanish beside the largest, have no finite gradient.
   if (!(s_min > T(1e-30)) || !(s_min > T(1e-30) * s_max)) return false;
 

@@ -49,7 +49,7 @@ struct Outputs {
 };
 
 struct Pixel {
-  float transmittance, depth, last_tau;
+  float transmittance, opacity, depth, last_tau;
   int32_t last_record;
   int ring_head, ring_count;
   bool dead;     // the ray has stopped
@@ -89,7 +89,7 @@ class TileTracer {
       const int64_t index = pixels_.index[i];
       if (index >= 0) {
         std::memcpy(out.color + 3 * index, &p.color, sizeof(p.color));
-        out.opacity[index] = 1.0f - p.transmittance;
+        out.opacity[index] = p.opacity;
         out.depth[index] = p.depth;
       }
       out.pixel_hits[static_cast<int64_t>(tile) * kTilePixels + i] =
@@ -102,6 +102,7 @@ class TileTracer {
  private:
   static void reset(Pixel& p) {
     p.transmittance = 1.0f;
+    p.opacity = 0.0f;
     p.depth = 0.0f;
     p.last_tau = -std::numeric_limits<float>::infinity();
     p.last_record = -1;
@@ -137,6 +138,7 @@ class TileTracer {
   void composite(Pixel& p, const Hit& hit) {
     const float weight = p.transmittance * hit.alpha;
     p.color = p.color + weight * hit.color;
+    p.opacity += weight;  // 1 - transmittance would lose the digits of faint pixels
     p.depth += weight * hit.tau;
     p.transmittance *= 1.0f - hit.alpha;
     p.last_tau = hit.tau;
@@ -270,7 +272,7 @@ Tensor copy_to_tensor(const std::vector<U>& values, std::initializer_list<int64_
   return tensor;
 }
 
-// Returns color [H,W,3], opacity [H,W], blended depth [H,W], stats [7] (ms of project, tile lists,
+// Returns color [H,W,3], opacity [H,W], blended depth [H,W], stats [8] (ms of project, tile lists,
 // forward; records, pairs, hits, repaired pixels) and the state of the backward pass: records
 // [M,12], record_gaussian [M], face_begin [F+1], tile_offset [T+1], tile_record [P], pixel_hits
 // [T,64], hit_offset [T+1], hits [Hn] (empty unless keep_hits).
@@ -279,7 +281,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
                                       tvm::ffi::Array<Tensor> rays, double alpha_min,
                                       double alpha_max, double transmittance_min, double near,
                                       int64_t ring_size, bool sh_at_ray, bool keep_hits,
-                                      int64_t threads) {
+                                      bool /*timed*/, int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const RayGridView grid = ray_grid_view(c2w, rays);
   if (ring_size < 1 || ring_size > kMaxRing) {
@@ -343,13 +345,17 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   const double forward_ms = milliseconds_since(start);
 
   const int64_t record_count = static_cast<int64_t>(records.record.size());
+  const int64_t lt_bytes = offset[tiles] * int64_t{sizeof(int32_t)} +
+                           pixel_hits.numel() * int64_t{sizeof(int32_t)} +
+                           hit_offset.numel() * int64_t{sizeof(int64_t)};
   const std::vector<double> stats{project_ms,
                                   lists_ms,
                                   forward_ms,
                                   static_cast<double>(record_count),
                                   static_cast<double>(lists.record.size()),
                                   static_cast<double>(blended),
-                                  static_cast<double>(total_repaired)};
+                                  static_cast<double>(total_repaired),
+                                  static_cast<double>(lt_bytes)};
   return {color,
           opacity,
           depth,
@@ -364,7 +370,48 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
           hits};
 }
 
+// The hits every pixel blended, front to back: offsets [H*W + 1] and Gaussians, from
+// trace_forward's state.
+tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> rays,
+                                    tvm::ffi::Array<Tensor> state, int64_t /*gaussian_count*/) {
+  const RayGridView grid = ray_grid_view(c2w, rays);
+  const int32_t* gaussian = data<int32_t>(state[1]);
+  const int64_t* tile_offset = data<int64_t>(state[3]);
+  const int32_t* tile_record = data<int32_t>(state[4]);
+  const int32_t* pixel_hits = data<int32_t>(state[5]);
+  const int64_t* hit_offset = data<int64_t>(state[6]);
+  const int32_t* hits = data<int32_t>(state[7]);
+  const DLDevice cpu{kDLCPU, 0};
+  Tensor offsets = empty<int64_t>({static_cast<int64_t>(grid.width) * grid.height + 1}, cpu);
+  Tensor gaussians = empty<int32_t>({hit_offset[grid.tiles()]}, cpu);
+  int64_t* offset = data<int64_t>(offsets);
+  const auto pixel_of = [&](int tile, int i) -> int64_t {
+    const int x = (tile % grid.tiles_x) * kTraceTile + i % kTraceTile;
+    const int y = (tile / grid.tiles_x) * kTraceTile + i / kTraceTile;
+    return x < grid.width && y < grid.height ? static_cast<int64_t>(y) * grid.width + x : -1;
+  };
+  offset[0] = 0;
+  for (int t = 0; t < grid.tiles(); ++t) {
+    for (int i = 0; i < kTilePixels; ++i) {
+      if (pixel_of(t, i) >= 0)
+        offset[pixel_of(t, i) + 1] = pixel_hits[int64_t{t} * kTilePixels + i];
+    }
+  }
+  for (int64_t p = 0; p < offsets.numel() - 1; ++p) offset[p + 1] += offset[p];
+  for (int t = 0; t < grid.tiles(); ++t) {
+    int64_t h = hit_offset[t];
+    for (int i = 0; i < kTilePixels; ++i) {
+      int32_t* out = data<int32_t>(gaussians) + (pixel_of(t, i) >= 0 ? offset[pixel_of(t, i)] : 0);
+      for (int32_t k = 0; k < pixel_hits[int64_t{t} * kTilePixels + i]; ++k, ++h) {
+        *out++ = gaussian[tile_record[tile_offset[t] + hits[h]]];
+      }
+    }
+  }
+  return {offsets, gaussians};
+}
+
 }  // namespace
 }  // namespace gart
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(trace_forward, gart::trace_forward);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(trace_order, gart::trace_order);

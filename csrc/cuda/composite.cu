@@ -1,14 +1,17 @@
-// Exact-order compositing of every pixel, and the exact pass for the few whose order could not be proven.
+// Exact-order compositing of every pixel, and the exact pass for the few whose order could not be
+// proven.
 //
-// Schedule of `ring_kernel`: a block of two warps per tile, a warp per 8 x 4 pixels, a lane per pixel; the warps never
-// wait for each other. A warp takes 32 list entries at a time: each lane loads one record into shared memory and tests
-// it against the warp's rectangle; the survivors are evaluated by all lanes. A hit goes into the pixel's sorted ring of
-// kRing (shared memory, almost always at its end); the ring is a delay line: once full, each new hit pushes the nearest
-// out into the image. A hit nearer than one already blended flags the pixel. Because the product of all transmittances
-// does not depend on order, a pixel knows when it must be opaque, drains its ring and stops looking as soon as the
-// certificate (least tau of all later entries) passes its last hit. So an unflagged pixel is in exact order.
-// `exact_kernel`: a warp per flagged pixel collects its hits, sorts and blends them (in passes of kBuffer if need be).
-// Cost: ~170 instructions a warp and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to memory.
+// Schedule of `ring_kernel`: a block of two warps per tile, a warp per 8 x 4 pixels, a lane per
+// pixel; the warps never wait for each other. A warp takes 32 list entries at a time: each lane
+// loads one record into shared memory and tests it against the warp's rectangle; the survivors are
+// evaluated by all lanes. A hit goes into the pixel's sorted ring of kRing (shared memory, almost
+// always at its end); the ring is a delay line: once full, each new hit pushes the nearest out into
+// the image. A hit nearer than one already blended flags the pixel. Because the product of all
+// transmittances does not depend on order, a pixel knows when it must be opaque, drains its ring
+// and stops looking as soon as the certificate (least tau of all later entries) passes its last
+// hit. So an unflagged pixel is in exact order. `exact_kernel`: a warp per flagged pixel collects
+// its hits, sorts and blends them (in passes of kBuffer if need be). Cost: ~170 instructions a warp
+// and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to memory.
 #include "cuda/ray_color.cuh"
 #include "cuda/trace_forward.cuh"
 
@@ -22,7 +25,8 @@ constexpr int kRing = kRingSize;
 static_assert((kRing & (kRing - 1)) == 0, "ring positions wrap by masking");
 constexpr float kInfinity = 3.0e38f;
 
-// A waiting hit. With sh=ray its colour waits with it (21 bits a channel, error 1e-6); else it is looked up.
+// A waiting hit. With sh=ray its colour waits with it (21 bits a channel, error 1e-6); else it is
+// looked up.
 struct Waiting {
   float tau;
   uint32_t word;  // list index << 16 | alpha
@@ -41,7 +45,8 @@ struct RingSlot<true> {
   using Type = WaitingColor;
 };
 
-constexpr float kColorRange = 8.0f;  // colours above are clamped in a waiting hit only to this many times white
+constexpr float kColorRange =
+    8.0f;  // colours above are clamped in a waiting hit only to this many times white
 
 __device__ __forceinline__ uint2 pack_color(Vec3<float> c) {
   const float scale = 2097151.0f / kColorRange;
@@ -52,23 +57,26 @@ __device__ __forceinline__ uint2 pack_color(Vec3<float> c) {
 }
 __device__ __forceinline__ Vec3<float> unpack_color(uint2 v) {
   const float scale = kColorRange / 2097151.0f;
-  return {scale * static_cast<float>(v.x & 0x1fffffu), scale * static_cast<float>((v.x >> 21) | ((v.y & 0x3ffu) << 11)),
+  return {scale * static_cast<float>(v.x & 0x1fffffu),
+          scale * static_cast<float>((v.x >> 21) | ((v.y & 0x3ffu) << 11)),
           scale * static_cast<float>(v.y >> 10)};
 }
 
 struct Pixel {
-  float transmittance = 1.0f, depth = 0.0f, last_tau = -kInfinity;
+  float transmittance = 1.0f, opacity = 0.0f, depth = 0.0f, last_tau = -kInfinity;
   uint32_t last_index = 0;
   float r = 0.0f, g = 0.0f, b = 0.0f;
   int count = 0;
   bool dead = false;
 
-  __device__ __forceinline__ void blend(float tau, uint32_t word, Vec3<float> c, float transmittance_min) {
+  __device__ __forceinline__ void blend(float tau, uint32_t word, Vec3<float> c,
+                                        float transmittance_min) {
     const float alpha = unpack_alpha(word);
     const float weight = transmittance * alpha;
     r = fmaf(weight, c.x, r);
     g = fmaf(weight, c.y, g);
     b = fmaf(weight, c.z, b);
+    opacity += weight;  // 1 - transmittance would lose the digits of faint pixels
     depth = fmaf(weight, tau, depth);
     transmittance *= 1.0f - alpha;
     last_tau = tau;
@@ -78,14 +86,15 @@ struct Pixel {
   }
 };
 
-__device__ __forceinline__ void write_pixel(const Rays& rays, const ForwardTarget& out, const HitLists& hits, int x,
-                                            int y, int64_t slot, const Pixel& p) {
+__device__ __forceinline__ void write_pixel(const Rays& rays, const ForwardTarget& out,
+                                            const HitLists& hits, int x, int y, int64_t slot,
+                                            const Pixel& p) {
   if (x < rays.width && y < rays.height) {
     const int64_t i = static_cast<int64_t>(y) * rays.width + x;
     out.color[3 * i] = p.r;
     out.color[3 * i + 1] = p.g;
     out.color[3 * i + 2] = p.b;
-    out.opacity[i] = 1.0f - p.transmittance;
+    out.opacity[i] = p.opacity;
     out.depth[i] = p.depth;
   }
   if (hits.count != nullptr) {
@@ -95,9 +104,10 @@ __device__ __forceinline__ void write_pixel(const Rays& rays, const ForwardTarge
 }
 
 // True when hit (tau, index) comes before (other_tau, other_index) along the ray.
-__device__ __forceinline__ bool nearer(const uint32_t* list, float tau, uint32_t index, float other_tau,
-                                       uint32_t other_index) {
-  return tau < other_tau || (tau == other_tau && index != other_index && list[index] < list[other_index]);
+__device__ __forceinline__ bool nearer(const uint32_t* list, float tau, uint32_t index,
+                                       float other_tau, uint32_t other_index) {
+  return tau < other_tau ||
+         (tau == other_tau && index != other_index && list[index] < list[other_index]);
 }
 
 // Chunk number `c` of this warp, claimed from the pool by the first lane that needs it.
@@ -116,12 +126,13 @@ __device__ __forceinline__ uint32_t claim_chunk(uint32_t* table, int c, unsigned
 }
 
 template <bool kShAtRay, bool kKeep>
-__global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays rays, Params params, Records records,
-                                                           TileLists lists, HitLists hits, ForwardTarget out,
-                                                           int table_words) {
+__global__ void __launch_bounds__(kTilePixels)
+    ring_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
+                HitLists hits, ForwardTarget out, int table_words) {
   using Slot = typename RingSlot<kShAtRay>::Type;
   __shared__ float4 staged[2][3 * kWarp];
-  __shared__ float4 window[2][kShAtRay ? 1 : 2 * kWarp];  // colours of this batch and the one before
+  __shared__ float4
+      window[2][kShAtRay ? 1 : 2 * kWarp];  // colours of this batch and the one before
   __shared__ Slot ring[2][kRing * kWarp];
   extern __shared__ uint32_t chunk_tables[];
   const int tile = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -136,11 +147,12 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
     for (int c = lane; c < table_words; c += kWarp) table[c] = kShared;
   }
   const bool inside = x < rays.width && y < rays.height;
-  float2 xy = inside ? rays.ray_xy[static_cast<int64_t>(y) * rays.width + x] : make_float2(NAN, NAN);
+  float2 xy =
+      inside ? rays.ray_xy[static_cast<int64_t>(y) * rays.width + x] : make_float2(NAN, NAN);
   const bool has_ray = xy.x == xy.x && xy.y == xy.y;
   // The warp's rectangle.
-  Rect<float> rect{has_ray ? xy.x : kInfinity, has_ray ? xy.x : -kInfinity, has_ray ? xy.y : kInfinity,
-                   has_ray ? xy.y : -kInfinity};
+  Rect<float> rect{has_ray ? xy.x : kInfinity, has_ray ? xy.x : -kInfinity,
+                   has_ray ? xy.y : kInfinity, has_ray ? xy.y : -kInfinity};
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) {
     rect.x0 = fminf(rect.x0, __shfl_xor_sync(kFullWarp, rect.x0, o));
@@ -149,7 +161,9 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
     rect.y1 = fmaxf(rect.y1, __shfl_xor_sync(kFullWarp, rect.y1, o));
   }
   float basis[kShAtRay ? kMaxShCoeffs : 1];
-  if (kShAtRay) direction_basis(rays, scene, rays.tile_face[tile], has_ray ? xy : make_float2(0.0f, 0.0f), basis);
+  if (kShAtRay)
+    direction_basis(rays, scene, rays.tile_face[tile], has_ray ? xy : make_float2(0.0f, 0.0f),
+                    basis);
 
   Pixel p;
   bool done = !has_ray, flagged = false;
@@ -164,7 +178,8 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
       const int k = p.count & (kChunkRows - 1);
       if (k == 0) {
         const uint32_t chunk = claim_chunk(table, p.count / kChunkRows, hits.used);
-        row = chunk < hits.capacity ? hits.pool + static_cast<int64_t>(chunk) * kChunkWords + lane : nullptr;
+        row = chunk < hits.capacity ? hits.pool + static_cast<int64_t>(chunk) * kChunkWords + lane
+                                    : nullptr;
       }
       if (row != nullptr) row[k * kWarp] = word;
     }
@@ -172,15 +187,18 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
   };
   const auto color_of = [&](uint32_t word) -> Vec3<float> {
     const int index = static_cast<int>(word >> 16);
-    const float4 c = index >= batch_first - kWarp ? window[w][kShAtRay ? 0 : index & (2 * kWarp - 1)]
-                                                  : __ldg(records.color + list[index]);
+    const float4 c = index >= batch_first - kWarp
+                         ? window[w][kShAtRay ? 0 : index & (2 * kWarp - 1)]
+                         : __ldg(records.color + list[index]);
     return {c.x, c.y, c.z};
   };
   const auto pop = [&]() {
     const Slot s = my_ring[(popped & (kRing - 1)) * kWarp];
     ++popped;
-    if constexpr (kShAtRay) blend(s.tau, s.word, unpack_color(s.color));
-    else blend(s.tau, s.word, color_of(s.word));
+    if constexpr (kShAtRay)
+      blend(s.tau, s.word, unpack_color(s.color));
+    else
+      blend(s.tau, s.word, color_of(s.word));
   };
   const auto push = [&](const Slot& s) {
     const uint32_t index = s.word >> 16;
@@ -188,8 +206,10 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
     if (pushed - popped == kRing) {
       const Slot head = my_ring[(popped & (kRing - 1)) * kWarp];
       if (nearer(list, s.tau, index, head.tau, head.word >> 16)) {
-        if constexpr (kShAtRay) blend(s.tau, s.word, unpack_color(s.color));
-        else blend(s.tau, s.word, color_of(s.word));
+        if constexpr (kShAtRay)
+          blend(s.tau, s.word, unpack_color(s.color));
+        else
+          blend(s.tau, s.word, color_of(s.word));
         return;
       }
       pop();
@@ -224,7 +244,8 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
       staged[w][3 * lane] = r0;
       staged[w][3 * lane + 1] = r1;
       staged[w][3 * lane + 2] = r2;
-      if (!kShAtRay) window[w][(batch_first + lane) & (2 * kWarp - 1)] = __ldg(records.color + record);
+      if (!kShAtRay)
+        window[w][(batch_first + lane) & (2 * kWarp - 1)] = __ldg(records.color + record);
       const RayRecord<float> g = unpack_record(r0, r1, r2);
       const float support = r2_base * (g.log2_opacity - params.log2_alpha_min) + 1e-3f;
       touches = g.a2 != 0.0f || g.b2 != 0.0f || 1.0f - support * g.inv_w * g.inv_w <= 0.0f ||
@@ -246,10 +267,12 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
       if (!hit) continue;
       const uint32_t index = batch_first + j;
       const uint32_t word = (index << 16) | pack_alpha(fminf(fast_exp2(l), params.alpha_max));
-      if (e.tau <= p.last_tau && nearer(list, e.tau, index, p.last_tau, p.last_index)) flagged = done = true;
+      if (e.tau <= p.last_tau && nearer(list, e.tau, index, p.last_tau, p.last_index))
+        flagged = done = true;
       if (p.dead || flagged) continue;
       if constexpr (kShAtRay) {
-        push({e.tau, word, pack_color(ray_color(scene, gaussian_of(scene, rays, list[index]), basis))});
+        push({e.tau, word,
+              pack_color(ray_color(scene, gaussian_of(scene, rays, list[index]), basis))});
       } else {
         push({e.tau, word});
       }
@@ -271,7 +294,9 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
     const int most = __reduce_max_sync(kFullWarp, static_cast<unsigned>(p.count));
     const int chunks = (most + kChunkRows - 1) / kChunkRows;
     uint32_t first = 0;
-    if (lane == 0) first = static_cast<uint32_t>(atomicAdd(hits.used + 1, static_cast<unsigned long long>(chunks)));
+    if (lane == 0)
+      first =
+          static_cast<uint32_t>(atomicAdd(hits.used + 1, static_cast<unsigned long long>(chunks)));
     first = __shfl_sync(kFullWarp, first, 0);
     if (lane == 0) hits.warp_table[2 * tile + w] = first;
     __syncwarp();
@@ -281,7 +306,8 @@ __global__ void __launch_bounds__(kTilePixels) ring_kernel(Scene scene, Rays ray
   }
 }
 
-// ---- exact pass ------------------------------------------------------------------------------------------------------
+// ---- exact pass
+// ------------------------------------------------------------------------------------------------------
 
 constexpr int kBuffer = 512;
 constexpr int kExactWarps = 4;
@@ -307,9 +333,9 @@ __device__ __forceinline__ void sort_buffer(uint2* buffer, int n, const uint32_t
 }
 
 template <bool kShAtRay, bool kKeep>
-__global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene, Rays rays, Params params,
-                                                                    Records records, TileLists lists, HitLists hits,
-                                                                    ForwardTarget out, int max_hits) {
+__global__ void __launch_bounds__(kExactWarps* kWarp)
+    exact_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
+                 HitLists hits, ForwardTarget out, int max_hits) {
   __shared__ uint2 buffers[kExactWarps][kBuffer];
   const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
   uint2* buffer = buffers[w];
@@ -317,7 +343,8 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
   for (unsigned f = blockIdx.x * kExactWarps + w; f < flagged; f += gridDim.x * kExactWarps) {
     const uint32_t slot = out.flagged[f];
     const int tile = slot / kTilePixels, pixel = slot % kTilePixels;
-    const int x = (tile % rays.tiles_x) * kTraceTile + (pixel & 7), y = (tile / rays.tiles_x) * kTraceTile + (pixel >> 3);
+    const int x = (tile % rays.tiles_x) * kTraceTile + (pixel & 7),
+              y = (tile / rays.tiles_x) * kTraceTile + (pixel >> 3);
     const float2 xy = rays.ray_xy[static_cast<int64_t>(y) * rays.width + x];
     const int64_t begin = lists.offset[tile];
     const int n = static_cast<int>(lists.offset[tile + 1] - begin);
@@ -344,14 +371,17 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
           const float l = log2_alpha(g, e);
           take = l >= params.log2_alpha_min && e.tau >= params.near && e.tau <= limit &&
                  (first_pass || nearer(list, p.last_tau, p.last_index, e.tau, index));
-          mine = make_uint2(__float_as_uint(e.tau), (static_cast<uint32_t>(index) << 16) |
-                                                        pack_alpha(fminf(fast_exp2(l), params.alpha_max)));
+          mine = make_uint2(__float_as_uint(e.tau),
+                            (static_cast<uint32_t>(index) << 16) |
+                                pack_alpha(fminf(fast_exp2(l), params.alpha_max)));
         }
         const unsigned votes = __ballot_sync(kFullWarp, take);
         if (take) buffer[found + __popc(votes & ((1u << lane) - 1))] = mine;
         found += __popc(votes);
         __syncwarp();
-        if (found > kBuffer - kWarp) {  // keep the nearer half; whatever lies beyond waits for the next pass
+        if (found >
+            kBuffer -
+                kWarp) {  // keep the nearer half; whatever lies beyond waits for the next pass
           sort_buffer(buffer, found, list);
           found = kBuffer / 2;
           limit = __uint_as_float(buffer[found - 1].x);
@@ -364,8 +394,10 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
         const int room = truncated ? min(n, max_hits) : found;
         const unsigned chunks = (room + kChunkWords - 1) / kChunkWords;
         if (lane == 0) {
-          own = static_cast<uint32_t>(min(atomicAdd(hits.used, static_cast<unsigned long long>(chunks)), 0xfffffffeull));
-          if (own + static_cast<unsigned long long>(chunks) > hits.capacity) own = 0xfffffffeu;  // counted, not written
+          own = static_cast<uint32_t>(
+              min(atomicAdd(hits.used, static_cast<unsigned long long>(chunks)), 0xfffffffeull));
+          if (own + static_cast<unsigned long long>(chunks) > hits.capacity)
+            own = 0xfffffffeu;  // counted, not written
         }
         own = __shfl_sync(kFullWarp, own, 0);
       }
@@ -377,7 +409,8 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
           const uint32_t record = list[mine.y >> 16];
           if constexpr (kShAtRay) {
             // As through the ring, so that both passes give the same bits.
-            color = unpack_color(pack_color(ray_color(scene, gaussian_of(scene, rays, record), basis)));
+            color =
+                unpack_color(pack_color(ray_color(scene, gaussian_of(scene, rays, record), basis)));
           } else {
             const float4 c = __ldg(records.color + record);
             color = {c.x, c.y, c.z};
@@ -385,7 +418,8 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
         }
         for (int q = 0; q < min(kWarp, found - base) && !p.dead; ++q) {
           const uint32_t word = __shfl_sync(kFullWarp, mine.y, q);
-          const Vec3<float> c{__shfl_sync(kFullWarp, color.x, q), __shfl_sync(kFullWarp, color.y, q),
+          const Vec3<float> c{__shfl_sync(kFullWarp, color.x, q),
+                              __shfl_sync(kFullWarp, color.y, q),
                               __shfl_sync(kFullWarp, color.z, q)};
           const float tau = __uint_as_float(__shfl_sync(kFullWarp, mine.x, q));
           if (kKeep && lane == 0 && own != 0xfffffffeu) {
@@ -405,34 +439,38 @@ __global__ void __launch_bounds__(kExactWarps * kWarp) exact_kernel(Scene scene,
 }
 
 template <bool kShAtRay, bool kKeep>
-void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records, const TileLists& lists,
-            int64_t longest, const HitLists& hits, const ForwardTarget& target, cudaStream_t stream) {
+void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
+            const TileLists& lists, int64_t longest, const HitLists& hits,
+            const ForwardTarget& target, cudaStream_t stream) {
   // Every blended hit takes at least alpha_min of the light: that bounds the hits of a pixel.
-  const double bound = params.transmittance_min > 0
-                           ? std::ceil(std::log(params.transmittance_min) / std::log1p(-params.alpha_min * 0.99)) + 2
-                           : 65535.0;
+  const double bound =
+      params.transmittance_min > 0
+          ? std::ceil(std::log(params.transmittance_min) / std::log1p(-params.alpha_min * 0.99)) + 2
+          : 65535.0;
   const int max_hits = static_cast<int>(std::min<double>(static_cast<double>(longest), bound));
   const int table_words = kKeep ? max_hits / kChunkRows + 2 : 0;
   const size_t table_bytes = 2 * sizeof(uint32_t) * table_words;
   const auto ring = ring_kernel<kShAtRay, kKeep>;
   if (table_bytes > 16384) {
-    check_cuda(cudaFuncSetAttribute(ring, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(table_bytes)),
+    check_cuda(cudaFuncSetAttribute(ring, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(table_bytes)),
                "cudaFuncSetAttribute (ring_kernel)");
   }
-  ring<<<rays.tiles(), kTilePixels, table_bytes, stream>>>(scene, rays, params, records, lists, hits, target,
-                                                           table_words);
+  ring<<<rays.tiles(), kTilePixels, table_bytes, stream>>>(scene, rays, params, records, lists,
+                                                           hits, target, table_words);
   check_launch("ring_kernel");
-  exact_kernel<kShAtRay, kKeep><<<132 * 4, kExactWarps * kWarp, 0, stream>>>(scene, rays, params, records, lists, hits,
-                                                                             target, max_hits);
+  exact_kernel<kShAtRay, kKeep><<<132 * 4, kExactWarps * kWarp, 0, stream>>>(
+      scene, rays, params, records, lists, hits, target, max_hits);
   check_launch("exact_kernel");
 }
 
 }  // namespace
 
 void composite(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-               const TileLists& lists, int64_t longest, bool keep, const HitLists& hits, const ForwardTarget& target,
-               cudaStream_t stream) {
-  check_cuda(cudaMemsetAsync(target.flagged_count, 0, sizeof(unsigned int), stream), "cudaMemsetAsync");
+               const TileLists& lists, int64_t longest, bool keep, const HitLists& hits,
+               const ForwardTarget& target, cudaStream_t stream) {
+  check_cuda(cudaMemsetAsync(target.flagged_count, 0, sizeof(unsigned int), stream),
+             "cudaMemsetAsync");
   const auto run = params.sh_at_ray ? (keep ? launch<true, true> : launch<true, false>)
                                     : (keep ? launch<false, true> : launch<false, false>);
   run(scene, rays, params, records, lists, longest, hits, target, stream);

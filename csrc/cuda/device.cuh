@@ -1,5 +1,5 @@
-// Host-side glue of every CUDA file: error checks that name the kernel, the caller's device and stream, allocation in
-// the caller's framework, event timing of stages.
+// Host-side glue of every CUDA file: error checks that name the kernel, the caller's device and
+// stream, allocation in the caller's framework, event timing of stages.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,7 +47,8 @@ class DeviceScope {
   Tensor zeros(std::initializer_list<int64_t> shape) const {
     Tensor t = gart::empty<T>(shape, device_);
     if (t.numel() > 0) {
-      check_cuda(cudaMemsetAsync(t.data_ptr(), 0, t.numel() * sizeof(T), stream_), "cudaMemsetAsync");
+      check_cuda(cudaMemsetAsync(t.data_ptr(), 0, t.numel() * sizeof(T), stream_),
+                 "cudaMemsetAsync");
     }
     return t;
   }
@@ -58,7 +59,8 @@ class DeviceScope {
   cudaStream_t stream_ = nullptr;
 };
 
-// Milliseconds between marks on a stream; does nothing unless enabled, since reading it waits for the GPU.
+// Milliseconds between marks on a stream; does nothing unless enabled, since reading it waits for
+// the GPU.
 class StageTimer {
  public:
   StageTimer(bool enabled, cudaStream_t stream) : enabled_(enabled), stream_(stream) { mark(); }
@@ -92,6 +94,8 @@ class StageTimer {
   std::vector<cudaEvent_t> events_;
 };
 
-inline unsigned blocks_for(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
+inline unsigned blocks_for(int64_t count, int threads) {
+  return static_cast<unsigned>((count + threads - 1) / threads);
+}
 
 }  // namespace gart

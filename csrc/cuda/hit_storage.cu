@@ -9,8 +9,8 @@ namespace gart {
 namespace cuda {
 namespace {
 
-// Counts on their way back: a ring of page-locked slots, each with an event. A slot overtaken by 64 later frames is
-// read from the device instead.
+// Counts on their way back: a ring of page-locked slots, each with an event. A slot overtaken by 64
+// later frames is read from the device instead.
 constexpr int kSlots = 64;
 struct Slot {
   unsigned long long* used = nullptr;
@@ -38,9 +38,12 @@ __global__ void sum_counts_kernel(const uint16_t* count, int64_t n, unsigned lon
 
 HitStorage::HitStorage(const DeviceScope& scope, int64_t tiles, int64_t chunks, bool keep) {
   const int64_t t = keep ? tiles : 0;
-  tensors_ = {scope.empty<int32_t>({chunks, kChunkWords}), scope.empty<int32_t>({chunks}),
-              scope.empty<int32_t>({2 * t}),               scope.empty<int32_t>({t * kTilePixels}),
-              scope.empty<int32_t>({(t * kTilePixels + 1) / 2}), scope.empty<float>({t * kTilePixels}),
+  tensors_ = {scope.empty<int32_t>({chunks, kChunkWords}),
+              scope.empty<int32_t>({chunks}),
+              scope.empty<int32_t>({2 * t}),
+              scope.empty<int32_t>({t * kTilePixels}),
+              scope.empty<int32_t>({(t * kTilePixels + 1) / 2}),
+              scope.empty<float>({t * kTilePixels}),
               scope.zeros<int64_t>({2})};
 }
 
@@ -66,7 +69,8 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   Slot& slot = slots[ticket % kSlots];
   int device = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  if (slot.used == nullptr) check_cuda(cudaMallocHost(&slot.used, 2 * sizeof(unsigned long long)), "cudaMallocHost");
+  if (slot.used == nullptr)
+    check_cuda(cudaMallocHost(&slot.used, 2 * sizeof(unsigned long long)), "cudaMallocHost");
   if (slot.event != nullptr && slot.device != device) {
     cudaEventDestroy(slot.event);
     slot.event = nullptr;
@@ -76,8 +80,8 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   }
   slot.device = device;
   slot.ticket = ticket;
-  check_cuda(cudaMemcpyAsync(slot.used, tensors_[6].data_ptr(), 2 * sizeof(unsigned long long), cudaMemcpyDeviceToHost,
-                             stream),
+  check_cuda(cudaMemcpyAsync(slot.used, tensors_[6].data_ptr(), 2 * sizeof(unsigned long long),
+                             cudaMemcpyDeviceToHost, stream),
              "cudaMemcpyAsync");
   check_cuda(cudaEventRecord(slot.event, stream), "cudaEventRecord");
   return ticket;
@@ -96,16 +100,30 @@ int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles
     }
   }
   if (!found) {
-    check_cuda(cudaMemcpy(used, storage.tensors()[6].data_ptr(), sizeof(used), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    check_cuda(
+        cudaMemcpy(used, storage.tensors()[6].data_ptr(), sizeof(used), cudaMemcpyDeviceToHost),
+        "cudaMemcpy");
   }
   const int64_t chunks = static_cast<int64_t>(std::max(used[0], used[1]));
-  const double per_tile = static_cast<double>(chunks) / static_cast<double>(std::max<int64_t>(tiles, 1));
+  const double per_tile =
+      static_cast<double>(chunks) / static_cast<double>(std::max<int64_t>(tiles, 1));
   chunks_per_tile = std::max(per_tile, 0.98 * chunks_per_tile + 0.02 * per_tile);
   return chunks;
 }
 
 int64_t expected_chunks(int64_t tiles) {
-  return std::min<int64_t>(static_cast<int64_t>(1.25 * chunks_per_tile * tiles) + 1024, 0xfffffff0ll);
+  return std::min<int64_t>(static_cast<int64_t>(1.25 * chunks_per_tile * tiles) + 1024,
+                           0xfffffff0ll);
+}
+
+double HitStorage::bytes_used(int64_t tiles) const {
+  unsigned long long used[2];
+  check_cuda(cudaMemcpy(used, tensors_[6].data_ptr(), sizeof(used), cudaMemcpyDeviceToHost),
+             "cudaMemcpy");
+  // Chunks and their table; per pixel a count, a transmittance and an own chunk; per warp its
+  // table's place.
+  return 4.0 * (static_cast<double>(used[0]) * kChunkWords + static_cast<double>(used[1])) +
+         static_cast<double>(tiles) * (kTilePixels * 10.0 + 8.0);
 }
 
 double HitStorage::total_hits() const {

@@ -1,4 +1,5 @@
-// Owns the tensors behind HitLists, and brings the counts of what a frame used back to the host without a wait.
+// Owns the tensors behind HitLists, and brings the counts of what a frame used back to the host
+// without a wait.
 #pragma once
 
 #include <vector>
@@ -19,17 +20,20 @@ class HitStorage {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   // Starts the copy of the counts to the host; returns a ticket for received_chunks.
   int64_t send_counts(cudaStream_t stream) const;
-  // Hits of the frame; waits.
+  // Hits of the frame and bytes of the chunks and tables they took; both wait.
   double total_hits() const;
+  double bytes_used(int64_t tiles) const;
 
  private:
   std::vector<Tensor> tensors_;  // pool, table, warp_table, own_chunk, count, transmittance, used
 };
 constexpr int kStorageTensors = 7;
 
-// Chunks used by the frame behind `ticket`; waits for that frame only, and remembers it for expected_chunks.
+// Chunks used by the frame behind `ticket`; waits for that frame only, and remembers it for
+// expected_chunks.
 int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles);
-// How many chunks a frame of this many tiles should get: what recent frames used and a quarter more.
+// How many chunks a frame of this many tiles should get: what recent frames used and a quarter
+// more.
 int64_t expected_chunks(int64_t tiles);
 
 }  // namespace cuda

@@ -1,10 +1,12 @@
-// Records of all Gaussians and the number of list entries of every tile; then the entries themselves.
+// Records of all Gaussians and the number of list entries of every tile; then the entries
+// themselves.
 //
-// Schedule: `project` has a thread per (face, Gaussian): record, bounds, tile span by bisection of the column and row
-// tables. Spans of at most kSmallSpan tiles are walked by the warp together, candidates dealt to lanes whatever record
-// they belong to; larger ones are cut into items of kItemTiles candidates, a warp each (`big`). Every candidate is
-// tested exactly (ellipse against tile). `emit` repeats the walk and writes key, record and bound at the tile's place.
-// Cost: ~400 operations a Gaussian, ~40 a candidate twice, 64-80 B a record, 12 B an entry.
+// Schedule: `project` has a thread per (face, Gaussian): record, bounds, tile span by bisection of
+// the column and row tables. Spans of at most kSmallSpan tiles are walked by the warp together,
+// candidates dealt to lanes whatever record they belong to; larger ones are cut into items of
+// kItemTiles candidates, a warp each (`big`). Every candidate is tested exactly (ellipse against
+// tile). `emit` repeats the walk and writes key, record and bound at the tile's place. Cost: ~400
+// operations a Gaussian, ~40 a candidate twice, 64-80 B a record, 12 B an entry.
 #include <cub/device/device_scan.cuh>
 
 #include "cuda/tile_lists.cuh"
@@ -22,18 +24,23 @@ struct Candidate {
   bool exact;  // the conic decides; else the plane test has (straddling supports)
 };
 
-__device__ __forceinline__ bool tile_hit(const Candidate& c, const RecordBounds<float>* bounds, const Rect<float>& t) {
+__device__ __forceinline__ bool tile_hit(const Candidate& c, const RecordBounds<float>* bounds,
+                                         const Rect<float>& t) {
   if (!(t.x0 <= t.x1)) return false;
   if (bounds != nullptr) return rect_may_hit(*bounds, t);
   return conic_meets_rect(c.g, c.conic, t);
 }
 
-// First column (or row) whose running maximum reaches `low`, and last whose running minimum does not pass `high`.
+// First column (or row) whose running maximum reaches `low`, and last whose running minimum does
+// not pass `high`.
 __device__ __forceinline__ int first_reaching(const float* most, int n, float low) {
   int a = 0, b = n;
   while (a < b) {
     const int m = (a + b) >> 1;
-    if (most[m] >= low) b = m; else a = m + 1;
+    if (most[m] >= low)
+      b = m;
+    else
+      a = m + 1;
   }
   return a;
 }
@@ -41,12 +48,16 @@ __device__ __forceinline__ int last_not_past(const float* least, int n, float hi
   int a = 0, b = n;
   while (a < b) {
     const int m = (a + b) >> 1;
-    if (least[m] <= high) a = m + 1; else b = m;
+    if (least[m] <= high)
+      a = m + 1;
+    else
+      b = m;
   }
   return a - 1;
 }
 
-__device__ __forceinline__ Span tile_span(const Rays& rays, int face, const RecordBounds<float>& b) {
+__device__ __forceinline__ Span tile_span(const Rays& rays, int face,
+                                          const RecordBounds<float>& b) {
   if (b.straddles) return {0, 0, rays.tiles_x, rays.tiles_y};
   const float* columns = rays.columns + 2 * face * rays.tiles_x;
   const float* rows = rays.rows + 2 * face * rays.tiles_y;
@@ -89,8 +100,8 @@ __device__ __forceinline__ float4 center_color(const Scene& scene, const Rays& r
   return make_float4(fmaxf(c[0], 0.0f), fmaxf(c[1], 0.0f), fmaxf(c[2], 0.0f), 0.0f);
 }
 
-// Deals the candidates of a warp's spans to its lanes: fn(owner lane, tile x, tile y) for each, and hits are whatever
-// fn makes of them. All lanes must call.
+// Deals the candidates of a warp's spans to its lanes: fn(owner lane, tile x, tile y) for each, and
+// hits are whatever fn makes of them. All lanes must call.
 template <typename Fn>
 __device__ __forceinline__ void for_warp_tiles(const Span& span, bool take, const Fn& fn) {
   const int lane = threadIdx.x & 31;
@@ -120,12 +131,14 @@ __device__ __forceinline__ void for_warp_tiles(const Span& span, bool take, cons
   }
 }
 
-__device__ __forceinline__ Candidate make_candidate(const RayRecord<float>& g, float r2, float z_low) {
+__device__ __forceinline__ Candidate make_candidate(const RayRecord<float>& g, float r2,
+                                                    float z_low) {
   return {g, support_conic(g, r2), r2, z_low, true};
 }
 
-__global__ void __launch_bounds__(kThreads) project_kernel(Scene scene, Rays rays, Params params, Records out,
-                                                           RecordSpan* spans, int32_t* tile_count, BigItems big) {
+__global__ void __launch_bounds__(kThreads)
+    project_kernel(Scene scene, Rays rays, Params params, Records out, RecordSpan* spans,
+                   int32_t* tile_count, BigItems big) {
   __shared__ Candidate shared[kThreads];
   const int face = blockIdx.y;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -138,7 +151,8 @@ __global__ void __launch_bounds__(kThreads) project_kernel(Scene scene, Rays ray
     RecordBounds<float> bounds;
     if (gaussian_record(scene, rays, params, face, i, &g, &frame, &bounds)) {
       span = tile_span(rays, face, bounds);
-      // A straddling support, or one whose mean is nearly beside the camera, is tested by planes: always large.
+      // A straddling support, or one whose mean is nearly beside the camera, is tested by planes:
+      // always large.
       const bool planes = bounds.straddles || g.a2 != 0.0f || g.b2 != 0.0f;
       large = span.width > 0 && (planes || span.width * span.height > kSmallSpan);
       if (span.width > 0) {
@@ -150,9 +164,11 @@ __global__ void __launch_bounds__(kThreads) project_kernel(Scene scene, Rays ray
       }
       if (large) {
         const int items = (span.width * span.height + kItemTiles - 1) / kItemTiles;
-        const unsigned long long first = atomicAdd(big.count, static_cast<unsigned long long>(items));
+        const unsigned long long first =
+            atomicAdd(big.count, static_cast<unsigned long long>(items));
         for (int k = 0; k < items; ++k) {
-          if (first + k < big.capacity) big.item[first + k] = {static_cast<uint32_t>(r), k * kItemTiles};
+          if (first + k < big.capacity)
+            big.item[first + k] = {static_cast<uint32_t>(r), k * kItemTiles};
         }
       }
       spans[r] = {span, bounds.r2, bounds.z_low, planes};
@@ -165,20 +181,23 @@ __global__ void __launch_bounds__(kThreads) project_kernel(Scene scene, Rays ray
   for_warp_tiles(span, !large && span.width > 0, [&](int owner, int x, int y) {
     const int tile = y * rays.tiles_x + x;
     if (rays.faces > 1 && rays.tile_face[tile] != face) return;
-    if (tile_hit(shared[warp_base + owner], nullptr, load_rect(rays, tile))) atomicAdd(tile_count + tile, 1);
+    if (tile_hit(shared[warp_base + owner], nullptr, load_rect(rays, tile)))
+      atomicAdd(tile_count + tile, 1);
   });
 }
 
-__device__ __forceinline__ void emit(const Rays& rays, const EmitTarget& target, const Candidate& c, uint32_t record,
-                                     int tile, const Rect<float>& rect) {
+__device__ __forceinline__ void emit(const Rays& rays, const EmitTarget& target, const Candidate& c,
+                                     uint32_t record, int tile, const Rect<float>& rect) {
   const Response<float> e = respond(c.g, 0.5f * (rect.x0 + rect.x1), 0.5f * (rect.y0 + rect.y1));
   const float key = e.s > 0.0f && e.tau > c.z_low ? e.tau : c.z_low;
   const int64_t slot = target.offset[tile] + atomicAdd(target.cursor + tile, 1);
-  target.entry[slot] = {__float_as_uint(key), record, __float_as_uint(tau_lower_bound(c.g, rect, c.z_low))};
+  target.entry[slot] = {__float_as_uint(key), record,
+                        __float_as_uint(tau_lower_bound(c.g, rect, c.z_low))};
 }
 
-__global__ void __launch_bounds__(kThreads) emit_kernel(Scene scene, Rays rays, Records records,
-                                                        const RecordSpan* spans, EmitTarget target) {
+__global__ void __launch_bounds__(kThreads)
+    emit_kernel(Scene scene, Rays rays, Records records, const RecordSpan* spans,
+                EmitTarget target) {
   __shared__ Candidate shared[kThreads];
   const int face = blockIdx.y;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -204,13 +223,14 @@ __global__ void __launch_bounds__(kThreads) emit_kernel(Scene scene, Rays rays, 
 }
 
 // A warp per item of a large span; counts, or emits when `target.entry` is set.
-__global__ void __launch_bounds__(kThreads) big_kernel(Scene scene, Rays rays, Params params, Records records,
-                                                       const RecordSpan* spans, BigItems big, int32_t* tile_count,
-                                                       EmitTarget target) {
+__global__ void __launch_bounds__(kThreads)
+    big_kernel(Scene scene, Rays rays, Params params, Records records, const RecordSpan* spans,
+               BigItems big, int32_t* tile_count, EmitTarget target) {
   const unsigned long long items = min(*big.count, big.capacity);
   const int lane = threadIdx.x & 31;
   const int warps = gridDim.x * (kThreads / kWarp);
-  for (unsigned long long k = (blockIdx.x * kThreads + threadIdx.x) / kWarp; k < items; k += warps) {
+  for (unsigned long long k = (blockIdx.x * kThreads + threadIdx.x) / kWarp; k < items;
+       k += warps) {
     const BigItem item = big.item[k];
     const int face = static_cast<int>(item.record / scene.count);
     const RecordSpan s = spans[item.record];
@@ -227,31 +247,38 @@ __global__ void __launch_bounds__(kThreads) big_kernel(Scene scene, Rays rays, P
       if (rays.faces > 1 && rays.tile_face[tile] != face) continue;
       const Rect<float> rect = load_rect(rays, tile);
       if (!tile_hit(c, s.planes ? &bounds : nullptr, rect)) continue;
-      if (target.entry == nullptr) atomicAdd(tile_count + tile, 1);
-      else emit(rays, target, c, item.record, tile, rect);
+      if (target.entry == nullptr)
+        atomicAdd(tile_count + tile, 1);
+      else
+        emit(rays, target, c, item.record, tile, rect);
     }
   }
 }
 
 }  // namespace
 
-void count_entries(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-                   RecordSpan* spans, int32_t* tile_count, const BigItems& big, cudaStream_t stream) {
+void count_entries(const Scene& scene, const Rays& rays, const Params& params,
+                   const Records& records, RecordSpan* spans, int32_t* tile_count,
+                   const BigItems& big, cudaStream_t stream) {
   if (scene.count == 0) return;
   const dim3 grid(blocks_for(scene.count, kThreads), rays.faces);
-  project_kernel<<<grid, kThreads, 0, stream>>>(scene, rays, params, records, spans, tile_count, big);
+  project_kernel<<<grid, kThreads, 0, stream>>>(scene, rays, params, records, spans, tile_count,
+                                                big);
   check_launch("project_kernel");
-  big_kernel<<<kBigBlocks, kThreads, 0, stream>>>(scene, rays, params, records, spans, big, tile_count, EmitTarget{});
+  big_kernel<<<kBigBlocks, kThreads, 0, stream>>>(scene, rays, params, records, spans, big,
+                                                  tile_count, EmitTarget{});
   check_launch("big_kernel (count)");
 }
 
-void emit_entries(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-                  const RecordSpan* spans, const BigItems& big, const EmitTarget& target, cudaStream_t stream) {
+void emit_entries(const Scene& scene, const Rays& rays, const Params& params,
+                  const Records& records, const RecordSpan* spans, const BigItems& big,
+                  const EmitTarget& target, cudaStream_t stream) {
   if (scene.count == 0) return;
   const dim3 grid(blocks_for(scene.count, kThreads), rays.faces);
   emit_kernel<<<grid, kThreads, 0, stream>>>(scene, rays, records, spans, target);
   check_launch("emit_kernel");
-  big_kernel<<<kBigBlocks, kThreads, 0, stream>>>(scene, rays, params, records, spans, big, nullptr, target);
+  big_kernel<<<kBigBlocks, kThreads, 0, stream>>>(scene, rays, params, records, spans, big, nullptr,
+                                                  target);
   check_launch("big_kernel (emit)");
 }
 

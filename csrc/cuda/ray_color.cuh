@@ -1,4 +1,5 @@
-// Colour of a Gaussian in a ray's own direction (sh=ray), shared by the forward pass and the backward replay.
+// Colour of a Gaussian in a ray's own direction (sh=ray), shared by the forward pass and the
+// backward replay.
 #pragma once
 
 #include "cuda/tracer.cuh"
@@ -7,12 +8,14 @@ namespace gart {
 namespace cuda {
 
 // Records of all faces follow each other.
-__device__ __forceinline__ int64_t gaussian_of(const Scene& scene, const Rays& rays, uint32_t record) {
+__device__ __forceinline__ int64_t gaussian_of(const Scene& scene, const Rays& rays,
+                                               uint32_t record) {
   return rays.faces == 1 ? record : record % static_cast<uint32_t>(scene.count);
 }
 
 // Colour of Gaussian i in the direction whose basis is given.
-__device__ __forceinline__ Vec3<float> ray_color(const Scene& scene, int64_t i, const float* basis) {
+__device__ __forceinline__ Vec3<float> ray_color(const Scene& scene, int64_t i,
+                                                 const float* basis) {
   float c[3] = {0.5f, 0.5f, 0.5f};
   const float* sh = scene.sh + 3 * scene.sh_coeffs * i;
   if (scene.sh_coeffs == kMaxShCoeffs) {
@@ -35,7 +38,8 @@ __device__ __forceinline__ Vec3<float> ray_color(const Scene& scene, int64_t i, 
   return {fmaxf(c[0], 0.0f), fmaxf(c[1], 0.0f), fmaxf(c[2], 0.0f)};
 }
 
-__device__ __forceinline__ void direction_basis(const Rays& rays, const Scene& scene, int face, float2 xy, float* basis) {
+__device__ __forceinline__ void direction_basis(const Rays& rays, const Scene& scene, int face,
+                                                float2 xy, float* basis) {
   const Vec3<float> d = tmul(rays.face_rotation(face), Vec3<float>{xy.x, xy.y, 1.0f});
 #pragma unroll
   for (int k = 0; k < kMaxShCoeffs; ++k) basis[k] = 0.0f;

@@ -1,21 +1,25 @@
-// Orders every tile's entries by tau on its central ray, ties by record, and prepares the certificate: for each batch of
-// 32 entries the least possible tau of that batch and all later ones.
+// Orders every tile's entries by tau on its central ray, ties by record, and prepares the
+// certificate: for each batch of 32 entries the least possible tau of that batch and all later
+// ones.
 //
-// Schedule: a block per tile. Lists up to kLimit<class> are sorted in shared memory: keys fall into bins linear in the
-// float's bits (tau is positive), a scan gives every bin its place, and inside a bin each entry counts the smaller ones.
-// Longer lists are sorted in place by a bitonic network in global memory, one block each: slow, rare, never wrong.
-// Cost: 12 B read and 4 B written an entry, ~60 operations an entry.
+// Schedule: a block per tile. Lists up to kLimit<class> are sorted in shared memory: keys fall into
+// bins linear in the float's bits (tau is positive), a scan gives every bin its place, and inside a
+// bin each entry counts the smaller ones. Longer lists are sorted in place by a bitonic network in
+// global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 4 B written an entry,
+// ~60 operations an entry.
 #include "cuda/tile_lists.cuh"
 
 namespace gart {
 namespace cuda {
 namespace {
 
-__device__ __forceinline__ bool before(uint32_t key, uint32_t record, uint32_t other_key, uint32_t other_record) {
+__device__ __forceinline__ bool before(uint32_t key, uint32_t record, uint32_t other_key,
+                                       uint32_t other_record) {
   return key < other_key || (key == other_key && record < other_record);
 }
 
-// batch_low[b] holds the least bound of batch b; the first warp turns it into minima over b and everything later.
+// batch_low[b] holds the least bound of batch b; the first warp turns it into minima over b and
+// everything later.
 __device__ __forceinline__ void write_bounds(const uint32_t* batch_low, int batches, float* out) {
   if (threadIdx.x >= kWarp) return;
   const int lane = threadIdx.x;
@@ -35,11 +39,12 @@ __device__ __forceinline__ void write_bounds(const uint32_t* batch_low, int batc
 }
 
 template <int kThreads, int kCapacity, int kBins>
-__global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, const Entry* entries, int above,
-                                                        uint32_t* list, float* bound) {
+__global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, const Entry* entries,
+                                                        int above, uint32_t* list, float* bound) {
   constexpr int kEach = kCapacity / kThreads;
   constexpr int kBinsEach = kBins / kThreads;
-  __shared__ uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1], batch_low[kCapacity / kWarp];
+  __shared__ uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1],
+      batch_low[kCapacity / kWarp];
   __shared__ uint32_t least, most, warp_sum[kThreads / kWarp];
   const int tile = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
   const int64_t begin = offset[tile];
@@ -113,7 +118,8 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
     if (tid + k * kThreads >= n) continue;
     const uint32_t bin_first = bin_begin[bin[k]], bin_end = bin_begin[bin[k] + 1];
     uint32_t place = bin_first;
-    for (uint32_t z = bin_first; z < bin_end; ++z) place += before(key[z], record[z], e[k].key, e[k].record);
+    for (uint32_t z = bin_first; z < bin_end; ++z)
+      place += before(key[z], record[z], e[k].key, e[k].record);
     list[begin + place] = e[k].record;
     atomicMin(&batch_low[place / kWarp], e[k].bound);
   }
@@ -122,8 +128,9 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
 }
 
 // Bitonic network whose merges all ascend (the first step of a merge mirrors), so any length works.
-__global__ void __launch_bounds__(1024) sort_long_kernel(const int64_t* offset, Entry* entries, int64_t above,
-                                                         uint32_t* list, float* bound) {
+__global__ void __launch_bounds__(1024)
+    sort_long_kernel(const int64_t* offset, Entry* entries, int64_t above, uint32_t* list,
+                     float* bound) {
   const int tile = blockIdx.x;
   const int64_t begin = offset[tile], n = offset[tile + 1] - begin;
   if (n <= above) return;
@@ -159,8 +166,8 @@ __global__ void __launch_bounds__(1024) sort_long_kernel(const int64_t* offset, 
 
 }  // namespace
 
-void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t longest, uint32_t* list, float* bound,
-                  cudaStream_t stream) {
+void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t longest, uint32_t* list,
+                  float* bound, cudaStream_t stream) {
   if (longest == 0) return;
   sort_kernel<64, 256, 256><<<tiles, 64, 0, stream>>>(offset, entries, 0, list, bound);
   check_launch("sort_kernel (256)");

@@ -15,9 +15,9 @@ struct Span {
 };
 
 struct RecordSpan {
-  Span span;       // width 0: no tiles
+  Span span;  // width 0: no tiles
   float r2, z_low;
-  bool planes;     // tiles are tested by planes, not by the conic
+  bool planes;  // tiles are tested by planes, not by the conic
 };
 
 struct BigItem {
@@ -32,9 +32,9 @@ struct BigItems {
 };
 
 struct Entry {
-  uint32_t key;     // bits of tau on the tile's central ray: positive floats order as integers
+  uint32_t key;  // bits of tau on the tile's central ray: positive floats order as integers
   uint32_t record;
-  uint32_t bound;   // bits of the least tau over the tile
+  uint32_t bound;  // bits of the least tau over the tile
 };
 
 struct EmitTarget {
@@ -43,13 +43,15 @@ struct EmitTarget {
   Entry* entry;
 };
 
-void count_entries(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-                   RecordSpan* spans, int32_t* tile_count, const BigItems& big, cudaStream_t stream);
-void emit_entries(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-                  const RecordSpan* spans, const BigItems& big, const EmitTarget& target, cudaStream_t stream);
+void count_entries(const Scene& scene, const Rays& rays, const Params& params,
+                   const Records& records, RecordSpan* spans, int32_t* tile_count,
+                   const BigItems& big, cudaStream_t stream);
+void emit_entries(const Scene& scene, const Rays& rays, const Params& params,
+                  const Records& records, const RecordSpan* spans, const BigItems& big,
+                  const EmitTarget& target, cudaStream_t stream);
 // Sorts every tile's entries by (key, record) into list [P] and writes the batch bounds.
-void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t longest, uint32_t* list, float* bound,
-                  cudaStream_t stream);
+void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t longest, uint32_t* list,
+                  float* bound, cudaStream_t stream);
 
 }  // namespace cuda
 }  // namespace gart

@@ -1,8 +1,9 @@
 // Host side of the forward pass: allocation, launches and the one count that comes back.
 //
-// Sizes: entries (P) are counted before they are allocated, and that count is the only wait for the GPU. Hit storage
-// cannot be known before compositing; it is taken from a pool sized by recent frames, counted in full even when it runs
-// out, and the backward pass repeats the compositing with the exact size if it did (trace_backward.cu).
+// Sizes: entries (P) are counted before they are allocated, and that count is the only wait for the
+// GPU. Hit storage cannot be known before compositing; it is taken from a pool sized by recent
+// frames, counted in full even when it runs out, and the backward pass repeats the compositing with
+// the exact size if it did (trace_backward.cu).
 #include "cuda/trace_forward.cuh"
 
 #include <cub/block/block_scan.cuh>
@@ -26,8 +27,9 @@ struct Counts {
 };
 
 // Exclusive sum of the tiles' entry counts, their total and their maximum, by one block.
-__global__ void __launch_bounds__(kScanThreads) scan_tiles_kernel(const int32_t* count, int tiles, int64_t* offset,
-                                                                  const unsigned long long* big_items, Counts* out) {
+__global__ void __launch_bounds__(kScanThreads)
+    scan_tiles_kernel(const int32_t* count, int tiles, int64_t* offset,
+                      const unsigned long long* big_items, Counts* out) {
   using Scan = cub::BlockScan<int64_t, kScanThreads>;
   __shared__ typename Scan::TempStorage storage;
   __shared__ int longest;
@@ -62,14 +64,20 @@ Counts* pinned_counts() {
   return memory;
 }
 
-// Returns what csrc/cpu/trace_forward.cpp returns up to `stats` (zero times and counts unless `timed`); the state is
-// record [R,12], color [R,4], offset [T+1], list [P], bound, then hit storage: pool, table, warp_table, own_chunk,
-// count, transmittance, used [2], ticket [2] (CPU: the counts' page-locked slot, the longest list).
+// Returns what csrc/cpu/trace_forward.cpp returns up to `stats` (zero times and counts unless
+// `timed`); the state is record [R,12], color [R,4], offset [T+1], list [P], bound, then hit
+// storage: pool, table, warp_table, own_chunk, count, transmittance, used [2], ticket [2] (CPU: the
+// counts' page-locked slot, the longest list).
 tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, TensorView log_scales,
                                       TensorView opacity_logits, TensorView sh, TensorView c2w,
-                                      tvm::ffi::Array<Tensor> ray_tensors, double alpha_min, double alpha_max,
-                                      double transmittance_min, double near, bool sh_at_ray, bool keep_hits,
-                                      bool timed) {
+                                      tvm::ffi::Array<Tensor> ray_tensors, double alpha_min,
+                                      double alpha_max, double transmittance_min, double near,
+                                      int64_t ring_size, bool sh_at_ray, bool keep_hits, bool timed,
+                                      int64_t /*threads*/) {
+  if (ring_size != kRingSize) {
+    TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; the CUDA tracer's ring holds "
+                              << kRingSize;
+  }
   const Scene scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const Rays rays = ray_view(c2w, ray_tensors);
   const Params params = make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray);
@@ -84,8 +92,10 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   StageTimer timer(timed, stream);
   Tensor record = scope.empty<float>({record_count, kRecordFloats});
   Tensor color = scope.empty<float>({sh_at_ray ? 0 : record_count, 4});
-  const Records records{reinterpret_cast<float4*>(data<float>(record)), reinterpret_cast<float4*>(data<float>(color))};
-  Tensor spans = scope.empty<int32_t>({record_count, static_cast<int64_t>(sizeof(RecordSpan) / sizeof(int32_t))});
+  const Records records{reinterpret_cast<float4*>(data<float>(record)),
+                        reinterpret_cast<float4*>(data<float>(color))};
+  Tensor spans = scope.empty<int32_t>(
+      {record_count, static_cast<int64_t>(sizeof(RecordSpan) / sizeof(int32_t))});
   RecordSpan* span = reinterpret_cast<RecordSpan*>(data<int32_t>(spans));
   Tensor offset = scope.empty<int64_t>({tiles + 1});
   Tensor device_counts = scope.empty<int64_t>({sizeof(Counts) / sizeof(int64_t)});
@@ -100,13 +110,15 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
     big_count = scope.zeros<int64_t>({1});
     Tensor tile_count = scope.zeros<int32_t>({tiles});
     big = {reinterpret_cast<BigItem*>(data<int32_t>(big_items)),
-           reinterpret_cast<unsigned long long*>(data<int64_t>(big_count)), static_cast<unsigned long long>(capacity)};
+           reinterpret_cast<unsigned long long*>(data<int64_t>(big_count)),
+           static_cast<unsigned long long>(capacity)};
     count_entries(scene, rays, params, records, span, data<int32_t>(tile_count), big, stream);
-    scan_tiles_kernel<<<1, kScanThreads, 0, stream>>>(data<int32_t>(tile_count), static_cast<int>(tiles),
-                                                      data<int64_t>(offset), big.count,
-                                                      reinterpret_cast<Counts*>(data<int64_t>(device_counts)));
+    scan_tiles_kernel<<<1, kScanThreads, 0, stream>>>(
+        data<int32_t>(tile_count), static_cast<int>(tiles), data<int64_t>(offset), big.count,
+        reinterpret_cast<Counts*>(data<int64_t>(device_counts)));
     check_launch("scan_tiles_kernel");
-    check_cuda(cudaMemcpyAsync(counts, device_counts.data_ptr(), sizeof(Counts), cudaMemcpyDeviceToHost, stream),
+    check_cuda(cudaMemcpyAsync(counts, device_counts.data_ptr(), sizeof(Counts),
+                               cudaMemcpyDeviceToHost, stream),
                "cudaMemcpyAsync");
     check_cuda(cudaStreamSynchronize(stream), "project_kernel");
     if (counts->big_items <= big.capacity) break;
@@ -115,49 +127,58 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   timer.mark();
   const int64_t entries = counts->entries, longest = counts->longest;
   if (longest > kMaxTileEntries) {
-    TVM_FFI_THROW(ValueError) << "a tile of " << kTraceTile << " x " << kTraceTile << " pixels has " << longest
-                              << " Gaussians in view; the CUDA tracer takes at most " << kMaxTileEntries
+    TVM_FFI_THROW(ValueError) << "a tile of " << kTraceTile << " x " << kTraceTile << " pixels has "
+                              << longest << " Gaussians in view; the CUDA tracer takes at most "
+                              << kMaxTileEntries
                               << ": render larger or nearer, or trace on the CPU";
   }
   Tensor entry = scope.empty<int32_t>({entries, 3});
   Tensor cursor = scope.zeros<int32_t>({tiles});
   Tensor list = scope.empty<int32_t>({entries});
   Tensor bound = scope.empty<float>({entries / kWarp + tiles + 1});
-  const EmitTarget target{data<int64_t>(offset), data<int32_t>(cursor), reinterpret_cast<Entry*>(data<int32_t>(entry))};
+  const EmitTarget target{data<int64_t>(offset), data<int32_t>(cursor),
+                          reinterpret_cast<Entry*>(data<int32_t>(entry))};
   emit_entries(scene, rays, params, records, span, big, target, stream);
   sort_entries(static_cast<int>(tiles), data<int64_t>(offset), target.entry, longest,
                reinterpret_cast<uint32_t*>(data<int32_t>(list)), data<float>(bound), stream);
   timer.mark();
 
-  const TileLists lists{data<int64_t>(offset), reinterpret_cast<uint32_t*>(data<int32_t>(list)), data<float>(bound)};
+  const TileLists lists{data<int64_t>(offset), reinterpret_cast<uint32_t*>(data<int32_t>(list)),
+                        data<float>(bound)};
   HitStorage storage(scope, tiles, keep_hits ? expected_chunks(tiles) : 0, keep_hits);
   Tensor out_color = scope.empty<float>({rays.height, rays.width, 3});
   Tensor out_opacity = scope.empty<float>({rays.height, rays.width});
   Tensor out_depth = scope.empty<float>({rays.height, rays.width});
   Tensor flagged = scope.empty<int32_t>({tiles * kTilePixels + 1});
-  const ForwardTarget outputs{data<float>(out_color), data<float>(out_opacity), data<float>(out_depth),
+  const ForwardTarget outputs{data<float>(out_color), data<float>(out_opacity),
+                              data<float>(out_depth),
                               reinterpret_cast<uint32_t*>(data<int32_t>(flagged)) + 1,
                               reinterpret_cast<unsigned int*>(data<int32_t>(flagged))};
-  composite(scene, rays, params, records, lists, longest, keep_hits, storage.view(), outputs, stream);
+  composite(scene, rays, params, records, lists, longest, keep_hits, storage.view(), outputs,
+            stream);
   timer.mark();
   Tensor ticket = empty<int64_t>({2}, DLDevice{kDLCPU, 0});
   data<int64_t>(ticket)[0] = keep_hits ? storage.send_counts(stream) : -1;
   data<int64_t>(ticket)[1] = longest;
 
-  Tensor stats = empty<double>({7}, DLDevice{kDLCPU, 0});
+  Tensor stats = empty<double>({8}, DLDevice{kDLCPU, 0});
   double* s = data<double>(stats);
-  std::fill(s, s + 7, 0.0);
+  std::fill(s, s + 8, 0.0);
   if (timed) {
     const std::vector<double> ms = timer.milliseconds();
     std::copy(ms.begin(), ms.end(), s);
     unsigned int repaired = 0;
-    check_cuda(cudaMemcpy(&repaired, outputs.flagged_count, sizeof(repaired), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    check_cuda(
+        cudaMemcpy(&repaired, outputs.flagged_count, sizeof(repaired), cudaMemcpyDeviceToHost),
+        "cudaMemcpy");
     s[3] = static_cast<double>(record_count);
     s[4] = static_cast<double>(entries);
     s[5] = keep_hits ? storage.total_hits() : 0.0;
     s[6] = repaired;
+    s[7] = keep_hits ? storage.bytes_used(tiles) : 0.0;
   }
-  tvm::ffi::Array<Tensor> result{out_color, out_opacity, out_depth, stats, record, color, offset, list, bound};
+  tvm::ffi::Array<Tensor> result{out_color, out_opacity, out_depth, stats, record,
+                                 color,     offset,      list,      bound};
   for (const Tensor& t : storage.tensors()) result.push_back(t);
   result.push_back(ticket);
   return result;
@@ -176,39 +197,49 @@ Scene scene_view(const TensorView& means, const TensorView& quats, const TensorV
   s.sh = checked<float>(sh, "sh", {s.count, kAny, 3}, kDLCUDA);
   s.sh_coeffs = static_cast<int>(sh.size(1));
   if (s.sh_coeffs != 1 && s.sh_coeffs != 4 && s.sh_coeffs != 9 && s.sh_coeffs != 16) {
-    TVM_FFI_THROW(ValueError) << "sh has " << s.sh_coeffs << " coefficients; expected 1, 4, 9 or 16";
+    TVM_FFI_THROW(ValueError) << "sh has " << s.sh_coeffs
+                              << " coefficients; expected 1, 4, 9 or 16";
   }
   for (const TensorView* t : {&quats, &log_scales, &opacity_logits, &sh}) {
     if (t->device().device_id != means.device().device_id) {
-      TVM_FFI_THROW(ValueError) << "the scene's tensors are on CUDA devices " << means.device().device_id << " and "
-                                << t->device().device_id << "; expected one";
+      TVM_FFI_THROW(ValueError) << "the scene's tensors are on CUDA devices "
+                                << means.device().device_id << " and " << t->device().device_id
+                                << "; expected one";
     }
   }
   return s;
 }
 
 Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
-  if (rays.size() != 6) TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 6";
+  if (rays.size() != 6)
+    TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 6";
   Rays r;
   const TensorView face_axes = rays[0], ray_xy = rays[1], tile_face = rays[2], tile_rect = rays[3];
   r.c2w = checked<float>(c2w, "c2w", {3, 4}, kDLCUDA);
   r.face_axes = checked<float>(face_axes, "face_axes", {kAny, 3, 3}, kDLCUDA);
-  r.ray_xy = reinterpret_cast<const float2*>(checked<float>(ray_xy, "ray_xy", {kAny, kAny, 2}, kDLCUDA));
+  r.ray_xy =
+      reinterpret_cast<const float2*>(checked<float>(ray_xy, "ray_xy", {kAny, kAny, 2}, kDLCUDA));
   r.height = static_cast<int>(ray_xy.size(0));
   r.width = static_cast<int>(ray_xy.size(1));
   r.faces = static_cast<int>(face_axes.size(0));
   r.tiles_x = (r.width + kTraceTile - 1) / kTraceTile;
   r.tiles_y = (r.height + kTraceTile - 1) / kTraceTile;
   r.tile_face = checked<int32_t>(tile_face, "tile_face", {r.tiles()}, kDLCUDA);
-  r.tile_rect = reinterpret_cast<const Rect<float>*>(checked<float>(tile_rect, "tile_rect", {r.tiles(), 4}, kDLCUDA));
+  r.tile_rect = reinterpret_cast<const Rect<float>*>(
+      checked<float>(tile_rect, "tile_rect", {r.tiles(), 4}, kDLCUDA));
   r.columns = checked<float>(rays[4], "columns", {r.faces, 2, r.tiles_x}, kDLCUDA);
   r.rows = checked<float>(rays[5], "rows", {r.faces, 2, r.tiles_y}, kDLCUDA);
   return r;
 }
 
-Params make_params(double alpha_min, double alpha_max, double transmittance_min, double near, bool sh_at_ray) {
-  return {static_cast<float>(alpha_min), static_cast<float>(alpha_max), static_cast<float>(transmittance_min),
-          static_cast<float>(near), static_cast<float>(std::log2(alpha_min)), sh_at_ray};
+Params make_params(double alpha_min, double alpha_max, double transmittance_min, double near,
+                   bool sh_at_ray) {
+  return {static_cast<float>(alpha_min),
+          static_cast<float>(alpha_max),
+          static_cast<float>(transmittance_min),
+          static_cast<float>(near),
+          static_cast<float>(std::log2(alpha_min)),
+          sh_at_ray};
 }
 
 }  // namespace cuda

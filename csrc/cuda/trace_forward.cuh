@@ -1,4 +1,5 @@
-// The forward pass on the GPU as its host side sees it; the backward pass uses it again when hit storage was short.
+// The forward pass on the GPU as its host side sees it; the backward pass uses it again when hit
+// storage was short.
 #pragma once
 
 #include "cuda/tracer.cuh"
@@ -7,17 +8,18 @@ namespace gart {
 namespace cuda {
 
 struct ForwardTarget {
-  float* color;      // [H, W, 3]
-  float* opacity;    // [H, W]
-  float* depth;      // [H, W] blended
-  uint32_t* flagged; // [T * 64] pixels to redo exactly
+  float* color;       // [H, W, 3]
+  float* opacity;     // [H, W]
+  float* depth;       // [H, W] blended
+  uint32_t* flagged;  // [T * 64] pixels to redo exactly
   unsigned int* flagged_count;
 };
 
-// Composites every pixel in exact order. `keep` stores hit lists into `hits`; `longest` is the longest tile list.
+// Composites every pixel in exact order. `keep` stores hit lists into `hits`; `longest` is the
+// longest tile list.
 void composite(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
-               const TileLists& lists, int64_t longest, bool keep, const HitLists& hits, const ForwardTarget& target,
-               cudaStream_t stream);
+               const TileLists& lists, int64_t longest, bool keep, const HitLists& hits,
+               const ForwardTarget& target, cudaStream_t stream);
 
 }  // namespace cuda
 }  // namespace gart

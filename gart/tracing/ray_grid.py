@@ -36,9 +36,9 @@ class RayGrid:
         ray_xy: [H, W, 2] float32 position of each pixel's ray on its face's plane z = 1, NaN
             without ray.
         tile_face: [tiles] int32 face of each 8x8 tile, row-major.
-        tile_rect: [tiles, 4] float32 x0, x1, y0, y1 around each tile's rays; inf, -inf without rays.
+        tile_rect: [tiles, 4] float32 x0, x1, y0, y1 around each tile's rays; inf, -inf without.
         columns: [F, 2, tiles_x] float32. Tiles of face f in columns > c lie right of
-            columns[f, 0, c + 1]; in columns < c left of columns[f, 1, c - 1]: both rows ascend, so a
+            columns[f, 0, c + 1]; in columns < c left of columns[f, 1, c - 1]: both ascend, so a
             support's tile columns are found by bisection whatever the lens.
         rows: [F, 2, tiles_y] float32, the same for y.
         depth_scale: [H, W] float32 from depth along the face's z to reported depth, None for 1.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +34,9 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
     settings = settings or TraceSettings()
     grid = ray_grid(camera, gaussians.device)
     c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
-    color, opacity, blended = _Trace.apply(grid, c2w, settings, *gaussians.tensors().values())
+    scene = gaussians.tensors().values()
+    keep_hits = torch.is_grad_enabled() and any(t.requires_grad for t in scene)
+    color, opacity, blended = _Trace.apply(grid, c2w, settings, keep_hits, *scene)
     # Where nothing was hit both are 0; the clamp only keeps 0 / 0 out of the gradients.
     depth = blended / opacity.clamp_min(settings.alpha_min / 2)
     if grid.depth_scale is not None:
@@ -71,10 +72,11 @@ def _forward(
         settings.ring_size,
         settings.sh == "ray",
         keep_hits,
+        stages.active() is not None,
         torch.get_num_threads(),
     )
     if stages.active() is not None:
-        project, lists, forward, records, pairs, hits, repaired = stats.tolist()
+        project, lists, forward, records, pairs, hits, repaired, lt_bytes = stats.tolist()
         stages.add("project", project)
         stages.add("tile lists", lists)
         stages.add("forward", forward)
@@ -83,7 +85,7 @@ def _forward(
         stages.count("hits", hits)
         stages.count("pixels", opacity.numel())
         stages.count("repaired pixels", repaired)
-        stages.count("LT buffer bytes", sum(t.nbytes for t in state[-3:]))
+        stages.count("LT buffer bytes", lt_bytes)
     return _Forward(color, opacity, depth, stats, tuple(state))
 
 
@@ -92,10 +94,15 @@ class _Trace(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, grid: RayGrid, c2w: Tensor, settings: TraceSettings, *scene: Tensor
+        ctx: Any,
+        grid: RayGrid,
+        c2w: Tensor,
+        settings: TraceSettings,
+        keep_hits: bool,
+        *scene: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = _scene_arguments(scene)
-        result = _forward(grid, c2w, settings, tensors, keep_hits=any(ctx.needs_input_grad))
+        result = _forward(grid, c2w, settings, tensors, keep_hits)
         ctx.grid, ctx.c2w, ctx.settings = grid, c2w, settings
         ctx.save_for_backward(*scene, *result.state)
         return result.color, result.opacity, result.blended_depth
@@ -105,23 +112,22 @@ class _Trace(torch.autograd.Function):
         saved = ctx.saved_tensors
         scene, state = _scene_arguments(saved[:5]), list(saved[5:])
         grid, settings = ctx.grid, ctx.settings
-        start = time.perf_counter()
-        gradients = library(scene[0].device).trace_backward(
-            *scene,
-            ctx.c2w,
-            grid.native(),
-            state,
-            *(g.contiguous() for g in grads),
-            settings.alpha_min,
-            settings.alpha_max,
-            settings.transmittance_min,
-            settings.near,
-            settings.sh == "ray",
-            settings.backward,
-            torch.get_num_threads(),
-        )
-        stages.add("backward", (time.perf_counter() - start) * 1e3)
-        return (None, None, None, *gradients)
+        with stages.stage("backward"):
+            gradients = library(scene[0].device).trace_backward(
+                *scene,
+                ctx.c2w,
+                grid.native(),
+                state,
+                *(g.contiguous() for g in grads),
+                settings.alpha_min,
+                settings.alpha_max,
+                settings.transmittance_min,
+                settings.near,
+                settings.sh == "ray",
+                settings.backward,
+                torch.get_num_threads(),
+            )
+        return (None, None, None, None, *gradients)
 
 
 def hit_order(
@@ -137,21 +143,8 @@ def hit_order(
     grid = ray_grid(camera, gaussians.device)
     scene = _scene_arguments(tuple(gaussians.tensors().values()))
     c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
-    result = _forward(grid, c2w, settings, scene, keep_hits=True)
-    _, record_gaussian, _, tile_offset, tile_record, pixel_hits, _, hits = result.state
-    tiles, tile_pixels = pixel_hits.shape
-    edge = int(tile_pixels**0.5)
-    tiles_x = -(-camera.width // edge)
-    # Hits are stored tile by tile, pixel by pixel: name each one's pixel, then sort by pixel.
-    counts = pixel_hits.long().flatten()
-    tile = torch.arange(tiles).repeat_interleave(tile_pixels)
-    inside = torch.arange(tile_pixels).repeat(tiles)
-    y = tile // tiles_x * edge + inside // edge
-    x = tile % tiles_x * edge + inside % edge
-    pixel = (y * camera.width + x).repeat_interleave(counts)
-    first = tile_offset[:-1].repeat_interleave(tile_pixels).repeat_interleave(counts)
-    ids = record_gaussian[tile_record[first + hits.long()].long()]
-    order = pixel.argsort(stable=True)
-    per_pixel = torch.bincount(pixel, minlength=camera.width * camera.height)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), per_pixel.cumsum(0)])
-    return offsets, ids[order], int(result.stats[-1])
+    with stages.Stages():  # asks the native pass for its counts
+        result = _forward(grid, c2w, settings, scene, keep_hits=True)
+    native = library(gaussians.device)
+    offsets, ids = native.trace_order(c2w, grid.native(), list(result.state), len(gaussians))
+    return offsets, ids, int(result.stats[-2])

@@ -73,7 +73,7 @@ class TrainConfig:
     densify_from: int = _setting(500, "first iteration that densifies", low=0)
     densify_until: int = _setting(25_000, "iteration at which densification ends", low=0)
     densify_every: int = _setting(100, "iterations between two densifications", low=1)
-    growth: float = _setting(0.05, "least growth per densification until the budget", low=0, high=1)
+    growth: float = _setting(0.05, "growth per densification until the budget", low=0, high=1)
     dead_opacity: float = _setting(0.005, "opacity at which a Gaussian is moved", low=0, high=0.5)
     noise: float = _setting(5e5, "exploration noise of the means", low=0)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gart.capture import Capture, View
-from gart.errors import GartError
+from gart.errors import GartError, UsageError
 from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace
@@ -123,6 +124,7 @@ class Trainer:
             "adam_steps": optimizer.steps,
             "view_order": list(self._order),
             "config": self.config.as_dict(),
+            "photographs": self._photographs(),
         }
         return State({name: t.detach().clone() for name, t in tensors.items()}, values)
 
@@ -130,9 +132,9 @@ class Trainer:
         """Go on from `state`, which must come from the same capture, settings and device kind.
 
         Raises:
-            GartError: the state belongs to other settings.
+            UsageError: the state belongs to other settings or photographs.
         """
-        self._require_same_settings(state.values["config"])
+        self._require_same(state)
         tensors = {name: t.to(self.device) for name, t in state.tensors.items()}
         names = [f.name for f in fields(Gaussians)]
         self.gaussians = Gaussians(**{name: tensors[name] for name in names})
@@ -185,22 +187,34 @@ class Trainer:
         if bad:
             raise GartError(
                 f"{' and '.join(bad)} became NaN or infinite in iteration {iteration} "
-                f"(view {view.name}); the last checkpoint is intact: lower the learning rates "
+                f"(view {view.name}); earlier checkpoints are intact: lower the learning rates "
                 "(--set lr_means=... or lr_scales=...) or check that photograph and its camera"
             )
         return loss_value, mse
 
-    def _require_same_settings(self, saved: object) -> None:
+    def _photographs(self) -> list[int]:
+        """Number and size in pixels of the training photographs."""
+        return [len(self._views), sum(v.camera.width * v.camera.height for v in self._views)]
+
+    def _require_same(self, state: State) -> None:
         """Only how often a run logs and saves may change when it is continued."""
         free = {"log_every", "checkpoint_every", "checkpoint_keep"}
-        before = saved if isinstance(saved, dict) else {}
+        before: Any = state.values["config"]
         for key, value in self.config.as_dict().items():
             if key not in free and before.get(key) != value:
-                raise GartError(
+                raise UsageError(
                     f"the checkpoint was trained with {key}={before.get(key)}, now {key} is "
                     f"{value}; continue with {key}={before.get(key)}, or train anew with "
                     "--overwrite"
                 )
+        saved: Any = state.values["photographs"]
+        now = self._photographs()
+        if saved != now:
+            raise UsageError(
+                f"the checkpoint was trained on {saved[0]} photographs of {saved[1]} pixels, "
+                f"now there are {now[0]} of {now[1]}; give the same scene and --downscale, or "
+                "train anew with --overwrite"
+            )
 
 
 def _on_device(view: View, device: torch.device) -> View:

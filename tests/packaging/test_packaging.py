@@ -1,6 +1,7 @@
+import re
 import subprocess
 import sys
-from importlib.metadata import requires, version
+from importlib.metadata import files, requires, version
 from pathlib import Path
 
 from packaging.markers import default_environment
@@ -12,10 +13,8 @@ ROOT = Path(__file__).parents[2]
 PROBE = """
 import gart.cli, gart.datasets.names
 from gart.native import constants, library_path
-from importlib.util import find_spec
 assert library_path("cpu") is not None
 assert constants()["trace_tile"] == 8
-assert find_spec("cli") is None and find_spec("datasets") is None
 """
 
 
@@ -33,6 +32,14 @@ def test_the_installed_packages_work_from_elsewhere(tmp_path):
         [sys.executable, "-c", PROBE], cwd=tmp_path, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_but_gart_is_installed_at_top_level():
+    tops = {Path(file).parts[0] for file in files("gart3d") or []}
+    strays = {
+        top for top in tops if not re.match(r"gart$|gart3d-|_editable_|\.\.$|__pycache__$", top)
+    }
+    assert not strays
 
 
 def test_version_is_written_once():

@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gart.errors import GartError
+from gart.errors import GartError, UsageError
 from gart.stages import Stages
 from gart.training import TrainConfig, Trainer, trainer
 from gart.training.checkpoint import load_checkpoint, save_checkpoint
 from gart.training.filter3d import smooth
 
-SHORT = {"iterations": 60, "budget": 60, "sh_degree": 2}
+SHORT = {"iterations": 60, "budget": 60, "sh_degree": 2, "growth": 0.5}
 
 
 def run(t: Trainer, steps: int) -> list[dict[str, float]]:
@@ -70,16 +70,24 @@ def test_state_is_a_copy(small_capture):
     assert torch.equal(state.tensors["means"], before)
 
 
-def test_other_settings_are_refused_but_cadences_may_change(small_capture):
+def test_other_settings_or_photographs_are_refused_but_cadences_may_change(small_capture):
     t = Trainer(small_capture, TrainConfig(**SHORT))
     other = Trainer(small_capture, TrainConfig(**{**SHORT, "budget": 59}))
     with pytest.raises(
-        GartError,
+        UsageError,
         match=r"^the checkpoint was trained with budget=60, now budget is 59; "
         r"continue with budget=60, or train anew with --overwrite$",
     ):
         other.load_state(t.state())
     Trainer(small_capture, TrainConfig(**SHORT, checkpoint_every=7)).load_state(t.state())
+    fewer = replace(small_capture, train=small_capture.train[:3])
+    with pytest.raises(
+        UsageError,
+        match=r"^the checkpoint was trained on 5 photographs of 2400 pixels, "
+        r"now there are 3 of 1440; give the same scene and --downscale, "
+        r"or train anew with --overwrite$",
+    ):
+        Trainer(fewer, TrainConfig(**SHORT)).load_state(t.state())
 
 
 def test_the_unit_of_length_does_not_matter(small_capture):
@@ -172,7 +180,7 @@ def test_nan_is_named_and_leaves_the_scene_alone(small_capture, monkeypatch, poi
     message = str(caught.value)
     assert message.startswith(named)
     assert "became NaN or infinite in iteration 3 (view " in message
-    assert "the last checkpoint is intact" in message
+    assert "earlier checkpoints are intact" in message
     assert t.iteration == 2
     for name, tensor in before.tensors().items():
         assert torch.equal(getattr(t.gaussians, name), tensor)

@@ -1,0 +1,78 @@
+// The hits every pixel blended, front to back, for tests and inspection: a thread per pixel copies
+// its list out.
+#include <algorithm>
+
+#include "cuda/hit_storage.cuh"
+
+namespace gart {
+namespace cuda {
+namespace {
+
+__device__ __forceinline__ int64_t pixel_of(const Rays& rays, int64_t slot) {
+  const int tile = static_cast<int>(slot / kTilePixels), p = static_cast<int>(slot % kTilePixels);
+  const int x = (tile % rays.tiles_x) * kTraceTile + p % kTraceTile;
+  const int y = (tile / rays.tiles_x) * kTraceTile + p / kTraceTile;
+  return x < rays.width && y < rays.height ? static_cast<int64_t>(y) * rays.width + x : -1;
+}
+
+__global__ void count_kernel(Rays rays, HitLists hits, int64_t slots, int64_t* count) {
+  const int64_t slot = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (slot < slots && pixel_of(rays, slot) >= 0) count[pixel_of(rays, slot)] = hits.count[slot];
+}
+
+__global__ void copy_kernel(Rays rays, HitLists hits, TileLists lists, int64_t slots,
+                            const int64_t* offset, uint32_t gaussian_count, int32_t* gaussians) {
+  const int64_t slot = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (slot >= slots || pixel_of(rays, slot) < 0) return;
+  const int tile = static_cast<int>(slot / kTilePixels), p = static_cast<int>(slot % kTilePixels);
+  const uint32_t* list = lists.record + lists.offset[tile];
+  int32_t* out = gaussians + offset[pixel_of(rays, slot)];
+  for (int k = 0; k < hits.count[slot]; ++k)
+    out[k] = list[hits.word(tile, p, k) >> 16] % gaussian_count;
+}
+
+// Offsets [H*W + 1] and Gaussians, from trace_forward's state. Fails where the frame's hits did not
+// fit the pool.
+tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
+                                    tvm::ffi::Array<Tensor> state, int64_t gaussian_count) {
+  const Rays rays = ray_view(c2w, ray_tensors);
+  const DeviceScope scope(c2w.device());
+  const TileLists lists{data<int64_t>(state[2]),
+                        reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
+                        data<float>(state[4])};
+  std::vector<Tensor> kept;
+  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[5 + k]);
+  const HitStorage storage(kept);
+  const HitLists hits = storage.view();
+  const int64_t* ticket = data<int64_t>(state[5 + kStorageTensors]);
+  if (received_chunks(ticket[0], storage, rays.tiles()) > static_cast<int64_t>(hits.capacity)) {
+    TVM_FFI_THROW(RuntimeError)
+        << "the hit storage was too small for this frame; call again, it has grown";
+  }
+  const int64_t pixels = static_cast<int64_t>(rays.width) * rays.height;
+  const int64_t slots = static_cast<int64_t>(rays.tiles()) * kTilePixels;
+  Tensor offsets = scope.zeros<int64_t>({pixels + 1});
+  count_kernel<<<blocks_for(slots, 256), 256, 0, scope.stream()>>>(rays, hits, slots,
+                                                                   data<int64_t>(offsets) + 1);
+  check_launch("count_kernel");
+  std::vector<int64_t> host(pixels + 1);
+  check_cuda(cudaStreamSynchronize(scope.stream()), "count_kernel");
+  const size_t bytes = host.size() * sizeof(int64_t);
+  check_cuda(cudaMemcpy(host.data(), offsets.data_ptr(), bytes, cudaMemcpyDeviceToHost),
+             "cudaMemcpy");
+  for (int64_t p = 0; p < pixels; ++p) host[p + 1] += host[p];
+  check_cuda(cudaMemcpy(offsets.data_ptr(), host.data(), bytes, cudaMemcpyHostToDevice),
+             "cudaMemcpy");
+  Tensor gaussians = scope.empty<int32_t>({host[pixels]});
+  copy_kernel<<<blocks_for(slots, 256), 256, 0, scope.stream()>>>(
+      rays, hits, lists, slots, data<int64_t>(offsets),
+      static_cast<uint32_t>(std::max<int64_t>(gaussian_count, 1)), data<int32_t>(gaussians));
+  check_launch("copy_kernel");
+  return {offsets, gaussians};
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace gart
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(trace_order, gart::cuda::trace_order);

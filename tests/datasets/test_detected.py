@@ -1,0 +1,76 @@
+"""Formats that gart leaves to nerfbaselines' own detection."""
+
+import numpy as np
+import pytest
+from captures import look_at_origin, random_image, save_image
+
+from gart.datasets import load
+from gart.datasets.posed import make_camera
+from gart.errors import GartError
+
+
+def test_bundler(tmp_path):
+    count = 9
+    lines = ["# Bundle file v0.3", f"{count} 1"]
+    for i in range(count):
+        rotation, translation = look_at_origin(i, count)
+        flip = np.diag([1, -1, -1])  # bundler's axes are OpenGL's
+        rows = [*(flip @ rotation), flip @ translation]
+        lines += ["30 16 12", *(" ".join(map(repr, map(float, row))) for row in rows)]
+    lines += ["0.5 0.25 -0.5", "10 20 30", "0"]
+    (tmp_path / "cameras.out").write_text("\n".join(lines) + "\n")
+    for i in range(count):
+        save_image(tmp_path / "images" / f"{i}.png", random_image(32, 24, seed=i))
+    capture = load(str(tmp_path))
+    assert [v.name for v in capture.test] == ["0.png", "8.png"]
+    assert len(capture.train) == 7
+    assert capture.metadata["loader"] == "nerfbaselines"
+    assert capture.points.tolist() == [[0.5, 0.25, -0.5]]
+    assert capture.point_colors.tolist() == [[10, 20, 30]]
+    assert (capture.train[0].camera.fx, capture.train[0].camera.cx) == (30, 16)
+
+
+def test_an_empty_folder_is_one_sentence(tmp_path):
+    with pytest.raises(GartError) as error:
+        load(str(tmp_path))
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path} is not a capture that gart can read: it has no sparse/0")
+    assert "bundler: Could not find cameras.out" in message
+    assert "\n" not in message
+
+
+def test_an_unknown_loader(tmp_path):
+    (tmp_path / "nb-info.json").write_text('{"loader": "what"}')
+    with pytest.raises(
+        GartError, match=r"nerfbaselines cannot load the train .*ValueError: Unknown dataset loader"
+    ):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "mend or remove"), ("[]", "holds list")])
+def test_a_damaged_nb_info(tmp_path, text, message):
+    (tmp_path / "nb-info.json").write_text(text)
+    with pytest.raises(GartError, match=rf"nb-info.json .*{message}"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "gart_model", "distortion"),
+    [
+        ("opencv", [1, 2, 3, 4, 0, 0], "opencv", (1, 2, 3, 4)),
+        ("opencv", [1, 2, 3, 4, 5, 0], "full_opencv", (1, 2, 3, 4, 5, 0, 0, 0)),
+        ("opencv", [0] * 6, "pinhole", ()),
+        ("pinhole", [], "pinhole", ()),
+        ("opencv_fisheye", [1, 2, 8, 9, 3, 4], "opencv_fisheye", (1, 2, 3, 4)),
+        ("opencv_fisheye", [0] * 6, "opencv_fisheye", (0, 0, 0, 0)),
+        ("full_opencv", [1, 2, 3, 4, 5, 6, 7, 8], "full_opencv", (1, 2, 3, 4, 5, 6, 7, 8)),
+    ],
+)
+def test_distortion_orders(model, given, gart_model, distortion):
+    camera = make_camera(np.eye(3, 4), (30, 31, 16, 12), (32, 24), model, given)
+    assert (camera.model, camera.distortion) == (gart_model, distortion)
+
+
+def test_a_mirrored_pose_is_refused():
+    with pytest.raises(GartError, match="not a rotation"):
+        make_camera(np.diag([1, 1, -1, 1])[:3], (30, 30, 16, 12), (32, 24), "pinhole", [])
