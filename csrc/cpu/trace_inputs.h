@@ -73,8 +73,8 @@ inline SceneView scene_view(const TensorView& means, const TensorView& quats,
 // `rays`: face_axes, ray_xy, tile_face, tile_rect (gart/tracing/ray_grid.py); the bisection tables
 // that follow serve the CUDA tracer.
 inline RayGridView ray_grid_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
-  if (rays.size() != 6)
-    TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 6";
+  if (rays.size() != 7)
+    TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 7";
   const TensorView face_axes = rays[0], ray_xy = rays[1], tile_face = rays[2], tile_rect = rays[3];
   RayGridView g;
   g.c2w = checked<float>(c2w, "c2w", {3, 4}, kDLCPU);

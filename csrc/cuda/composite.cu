@@ -5,13 +5,18 @@
 // pixel; the warps never wait for each other. A warp takes 32 list entries at a time: each lane
 // loads one record into shared memory and tests it against the warp's rectangle; the survivors are
 // evaluated by all lanes. A hit goes into the pixel's sorted ring of kRing (shared memory, almost
-// always at its end); the ring is a delay line: once full, each new hit pushes the nearest out into
-// the image. A hit nearer than one already blended flags the pixel. Because the product of all
-// transmittances does not depend on order, a pixel knows when it must be opaque, drains its ring
-// and stops looking as soon as the certificate (least tau of all later entries) passes its last
-// hit. So an unflagged pixel is in exact order. `exact_kernel`: a warp per flagged pixel collects
-// its hits, sorts and blends them (in passes of kBuffer if need be). Cost: ~170 instructions a warp
-// and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to memory.
+// always at its end). After a batch the ring gives up every hit that the certificate (least tau of
+// all later entries) proves nearest; when it is full, the nearest leaves without proof. A hit nearer
+// than one already blended flags the pixel. Because the product of all transmittances does not
+// depend on order, a pixel knows when what it holds makes it opaque and takes nothing farther. It
+// stops looking once it is opaque and the certificate passes its last hit. So an unflagged pixel is
+// in exact order.
+//
+// Schedule of `exact_kernel`: a warp per flagged pixel collects its hits, sorts and blends them (in
+// passes of kBuffer if need be).
+//
+// Cost: ~170 instructions a warp and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to
+// memory.
 #include "cuda/ray_color.cuh"
 #include "cuda/trace_forward.cuh"
 
@@ -202,10 +207,12 @@ __global__ void __launch_bounds__(kTilePixels)
   };
   const auto push = [&](const Slot& s) {
     const uint32_t index = s.word >> 16;
+    // What it holds makes the pixel opaque, whatever the order: nothing behind its last hit will be blended.
+    if (product < params.transmittance_min && s.tau > tail_tau) return;
     product *= 1.0f - unpack_alpha(s.word);
     if (pushed - popped == kRing) {
       const Slot head = my_ring[(popped & (kRing - 1)) * kWarp];
-      if (nearer(list, s.tau, index, head.tau, head.word >> 16)) {
+      if (s.tau <= head.tau && nearer(list, s.tau, index, head.tau, head.word >> 16)) {
         if constexpr (kShAtRay)
           blend(s.tau, s.word, unpack_color(s.color));
         else
@@ -219,7 +226,7 @@ __global__ void __launch_bounds__(kTilePixels)
     if (s.tau <= tail_tau) {
       for (; k > popped; --k) {
         const Slot before = my_ring[((k - 1) & (kRing - 1)) * kWarp];
-        if (!nearer(list, s.tau, index, before.tau, before.word >> 16)) break;
+        if (s.tau > before.tau || !nearer(list, s.tau, index, before.tau, before.word >> 16)) break;
         my_ring[(k & (kRing - 1)) * kWarp] = before;
       }
     } else {
@@ -278,8 +285,12 @@ __global__ void __launch_bounds__(kTilePixels)
       }
     }
     __syncwarp();
-    if (!done && product < params.transmittance_min) {
-      while (!p.dead && popped < pushed) pop();
+    // Blend what is proven nearest.
+    if (!done && !p.dead) {
+      while (popped < pushed && my_ring[(popped & (kRing - 1)) * kWarp].tau < next_bound) {
+        pop();
+        if (p.dead) break;
+      }
     }
     if (p.dead && next_bound > p.last_tau) done = true;
     if (__all_sync(kFullWarp, done)) break;
@@ -359,7 +370,8 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
       // Collect the nearest hits beyond the last one blended.
       truncated = false;
       int found = 0;
-      float limit = kInfinity;
+      float limit = kInfinity, product = p.transmittance;
+      uint32_t farthest = 0;  // bits of the largest tau found
       for (int b = 0; b * kWarp < n; ++b) {
         if (bound[b] > limit) break;
         const int index = b * kWarp + lane;
@@ -378,6 +390,13 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
         const unsigned votes = __ballot_sync(kFullWarp, take);
         if (take) buffer[found + __popc(votes & ((1u << lane) - 1))] = mine;
         found += __popc(votes);
+        // Once all found so far would make the pixel opaque, nothing behind the farthest matters.
+        float light = take ? 1.0f - unpack_alpha(mine.y) : 1.0f;
+#pragma unroll
+        for (int o = 16; o > 0; o >>= 1) light *= __shfl_xor_sync(kFullWarp, light, o);
+        product *= light;
+        farthest = max(farthest, __reduce_max_sync(kFullWarp, take ? mine.x : 0u));
+        if (product < params.transmittance_min) limit = fminf(limit, __uint_as_float(farthest));
         __syncwarp();
         if (found >
             kBuffer -

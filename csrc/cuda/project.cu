@@ -69,9 +69,12 @@ __device__ __forceinline__ Span tile_span(const Rays& rays, int face,
   return {x0, y0, x1 - x0 + 1, y1 - y0 + 1};
 }
 
-__device__ __forceinline__ Rect<float> load_rect(const Rays& rays, int tile) {
-  const float4 r = __ldg(reinterpret_cast<const float4*>(rays.tile_rect) + tile);
+__device__ __forceinline__ Rect<float> load_rect(const float4* rects, int i) {
+  const float4 r = __ldg(rects + i);
   return {r.x, r.y, r.z, r.w};
+}
+__device__ __forceinline__ Rect<float> load_rect(const Rays& rays, int tile) {
+  return load_rect(reinterpret_cast<const float4*>(rays.tile_rect), tile);
 }
 
 // Colour at the direction of the mean.
@@ -163,12 +166,14 @@ __global__ void __launch_bounds__(kThreads)
         shared[threadIdx.x] = make_candidate(g, bounds.r2, bounds.z_low);
       }
       if (large) {
-        const int items = (span.width * span.height + kItemTiles - 1) / kItemTiles;
+        const int each = planes ? kWarp : kItemTiles;  // blocks of tiles, or tiles
+        const int candidates = planes ? rays.blocks() : span.width * span.height;
+        const int items = (candidates + each - 1) / each;
         const unsigned long long first =
             atomicAdd(big.count, static_cast<unsigned long long>(items));
         for (int k = 0; k < items; ++k) {
           if (first + k < big.capacity)
-            big.item[first + k] = {static_cast<uint32_t>(r), k * kItemTiles};
+            big.item[first + k] = {static_cast<uint32_t>(r), k * each};
         }
       }
       spans[r] = {span, bounds.r2, bounds.z_low, planes};
@@ -241,16 +246,39 @@ __global__ void __launch_bounds__(kThreads)
       GaussianFrame<float> frame;
       gaussian_record(scene, rays, params, face, item.record % scene.count, &g, &frame, &bounds);
     }
-    const int last = min(item.first + kItemTiles, s.span.width * s.span.height);
-    for (int j = item.first + lane; j < last; j += kWarp) {
-      const int tile = (s.span.y + j / s.span.width) * rays.tiles_x + s.span.x + j % s.span.width;
-      if (rays.faces > 1 && rays.tile_face[tile] != face) continue;
+    const auto test = [&](int tile) {
+      if (rays.faces > 1 && rays.tile_face[tile] != face) return;
       const Rect<float> rect = load_rect(rays, tile);
-      if (!tile_hit(c, s.planes ? &bounds : nullptr, rect)) continue;
+      if (!tile_hit(c, s.planes ? &bounds : nullptr, rect)) return;
       if (target.entry == nullptr)
         atomicAdd(tile_count + tile, 1);
       else
         emit(rays, target, c, item.record, tile, rect);
+    };
+    if (!s.planes) {
+      const int last = min(item.first + kItemTiles, s.span.width * s.span.height);
+      for (int j = item.first + lane; j < last; j += kWarp) {
+        test((s.span.y + j / s.span.width) * rays.tiles_x + s.span.x + j % s.span.width);
+      }
+      continue;
+    }
+    // Planes reject whole blocks of tiles first: each lane tests one, then the warp walks the
+    // survivors together.
+    const int block = item.first + lane;
+    const int blocks_x = (rays.tiles_x + kBlockTiles - 1) / kBlockTiles;
+    const bool may =
+        block < rays.blocks() &&
+        rect_may_hit(bounds, load_rect(reinterpret_cast<const float4*>(rays.block_rect), block));
+    unsigned survivors = __ballot_sync(kFullWarp, may);
+    while (survivors != 0) {
+      const int b = item.first + __ffs(survivors) - 1;
+      survivors &= survivors - 1;
+      for (int j = lane; j < kBlockTiles * kBlockTiles; j += kWarp) {
+        const int x = (b % blocks_x) * kBlockTiles + j % kBlockTiles;
+        const int y = (b / blocks_x) * kBlockTiles + j / kBlockTiles;
+        if (x < rays.tiles_x && y < rays.tiles_y) test(y * rays.tiles_x + x);
+      }
+      __syncwarp();
     }
   }
 }

@@ -7,7 +7,8 @@ namespace gart {
 namespace cuda {
 
 constexpr int kSmallSpan = 32;   // tiles walked by the record's own warp
-constexpr int kItemTiles = 128;  // tiles of one item of a larger span
+// Tiles of one item of a larger span; where planes decide, an item is a warp of blocks.
+constexpr int kItemTiles = 128;
 constexpr int kBigBlocks = 132 * 8;
 
 struct Span {

@@ -26,7 +26,6 @@ namespace {
 
 enum class Mode { kPrimitive, kHybrid, kPixel };
 
-constexpr int kRows = 16;         // rows of a window
 constexpr int kSegment = 512;     // entries whose masks fit at a time
 constexpr int kWidthCenter = 16;  // sums of a record: 10 moments, 3 colours, padding
 constexpr int kWidthRay = 60;     // 10 moments, 2 padding, 48 SH (coefficient-major)
@@ -72,13 +71,14 @@ __device__ __forceinline__ void add_geometry(float* target, const float* m) {
   atomicAdd(target + 9, m[9]);
 }
 
-template <bool kShAtRay, Mode kMode>
+template <bool kShAtRay, Mode kMode, int kRows>
 __global__ void __launch_bounds__(kTilePixels)
     tile_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                 HitLists hits, OutputGradients grads, float* sums) {
   constexpr int kWidth = sum_width<kShAtRay>();
   constexpr bool kGather = kMode != Mode::kPixel;
   __shared__ HitValue value[kGather ? kRows * kTilePixels : 1];
+  __shared__ uint32_t words[kRows * kTilePixels];
   __shared__ uint32_t mask[2][kGather ? kSegment : 1];
   __shared__ uint16_t place[kGather ? kSegment : 1];
   __shared__ float2 pixel_xy[kTilePixels];
@@ -117,19 +117,20 @@ __global__ void __launch_bounds__(kTilePixels)
   pixel_xy[p] = xy;
   pixel_grad[p] = make_float4(g.x, g.y, g.z, g_depth);
   const uint32_t* list = lists.record + lists.offset[tile];
-  const auto word_at = [&](int k) { return hits.word(tile, p, k); };
 
   float transmittance = hits.transmittance[slot], behind = 0.0f;
   for (int first = (rows - 1) / kRows * kRows; first >= 0; first -= kRows) {
     const int last = min(first + kRows, count);  // this pixel's rows: [first, last)
     int low = 0x7fffffff, high = -1;
-    if constexpr (kGather) {
 #pragma unroll 4
-      for (int k = first; k < last; ++k) {
-        const int entry = static_cast<int>(word_at(k) >> 16);
-        low = min(low, entry);
-        high = max(high, entry);
-      }
+    for (int k = first; k < last; ++k) {
+      const uint32_t word = hits.word(tile, p, k);
+      words[(k - first) * kTilePixels + p] = word;
+      low = min(low, static_cast<int>(word >> 16));
+      high = max(high, static_cast<int>(word >> 16));
+    }
+    const auto word_at = [&](int k) { return words[(k - first) * kTilePixels + p]; };
+    if constexpr (kGather) {
       if (p == 0) {
         extent[1] = 0x7fffffff;
         extent[2] = -1;
@@ -313,13 +314,10 @@ __global__ void __launch_bounds__(kTilePixels)
             add4(target + 4, m[4], m[5], m[6], m[7]);
             add4(target + 8, m[8], m[9], 0.0f, 0.0f);
           }
-          for (int k = 0; k < 3 * scene.sh_coeffs; k += 4) {
-            if (k + 4 <= 3 * scene.sh_coeffs) {
-              add4(target + kRayColor + k, color[k], color[k + 1], color[k + 2], color[k + 3]);
-            } else {
-              for (int q = k; q < 3 * scene.sh_coeffs; ++q)
-                atomicAdd(target + kRayColor + q, color[q]);
-            }
+#pragma unroll
+          for (int k = 0; k < 3 * kMaxShCoeffs; k += 4) {
+            if (k >= 3 * scene.sh_coeffs) break;  // beyond the scene's degree all is 0
+            add4(target + kRayColor + k, color[k], color[k + 1], color[k + 2], color[k + 3]);
           }
         } else if constexpr (kMode == Mode::kPrimitive) {
           add4(target, m[0], m[1], m[2], m[3]);
@@ -341,6 +339,10 @@ struct ParameterGradients {
   float *means, *quats, *log_scales, *opacity_logits, *sh;
 };
 
+__device__ __forceinline__ float4 sum(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 // Sums of one Gaussian's records to its parameters. Gaussians without hits get zeros.
 template <bool kShAtRay>
 __global__ void __launch_bounds__(128)
@@ -358,9 +360,19 @@ __global__ void __launch_bounds__(128)
     const float4 a = s[0], b = s[1], c = s[2];
     const float m[kMoments] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y};
     if constexpr (kShAtRay) {
-      for (int k = 0; k < 3 * coeffs; ++k) {
-        const float v = reinterpret_cast<const float*>(s)[kRayColor + k];
-        sh[k] = face == 0 ? v : sh[k] + v;
+      if (coeffs == kMaxShCoeffs) {
+        float4* wide = reinterpret_cast<float4*>(sh);
+#pragma unroll
+        for (int k = 0; k < 12; ++k) {
+          float4 v = s[kRayColor / 4 + k];
+          if (face > 0) v = sum(v, wide[k]);
+          wide[k] = v;
+        }
+      } else {
+        for (int k = 0; k < 3 * coeffs; ++k) {
+          const float v = reinterpret_cast<const float*>(s)[kRayColor + k];
+          sh[k] = face == 0 ? v : sh[k] + v;
+        }
       }
     } else {
       const float4 rgb = __ldg(records.color + face * scene.count + i);
@@ -395,21 +407,40 @@ __global__ void __launch_bounds__(128)
     const Vec3<float> to_mean = Vec3<float>{p[0], p[1], p[2]} - rays.origin();
     const float inv_distance = 1.0f / length(to_mean);
     const Vec3<float> d = inv_distance * to_mean;
-    if (color[0] != 0.0f || color[1] != 0.0f || color[2] != 0.0f) {
-      float basis[kMaxShCoeffs], weight[kMaxShCoeffs];
-      sh_basis(coeffs, d, basis);
-      const float* values = scene.sh + 3 * coeffs * i;
-      for (int k = 0; k < coeffs; ++k) {
-        weight[k] = 0.0f;
+    const bool colored = color[0] != 0.0f || color[1] != 0.0f || color[2] != 0.0f;
+    float basis[kMaxShCoeffs], weight[kMaxShCoeffs] = {};
+    sh_basis(coeffs, d, basis);
+    const float* values = scene.sh + 3 * coeffs * i;
+    if (coeffs == kMaxShCoeffs) {
+#pragma unroll
+      for (int k = 0; k < 12; ++k) {
+        const int n = 4 * k;  // flat index of the first component
+        float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (colored) {
+          const float4 v = __ldg(reinterpret_cast<const float4*>(values) + k);
+          weight[n / 3] += v.x * color[n % 3];
+          weight[(n + 1) / 3] += v.y * color[(n + 1) % 3];
+          weight[(n + 2) / 3] += v.z * color[(n + 2) % 3];
+          weight[(n + 3) / 3] += v.w * color[(n + 3) % 3];
+          g = make_float4(basis[n / 3] * color[n % 3], basis[(n + 1) / 3] * color[(n + 1) % 3],
+                          basis[(n + 2) / 3] * color[(n + 2) % 3],
+                          basis[(n + 3) / 3] * color[(n + 3) % 3]);
+        }
+        reinterpret_cast<float4*>(sh)[k] = g;
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 9; ++k) {
+        if (k >= coeffs) break;
         for (int c = 0; c < 3; ++c) {
           sh[3 * k + c] = basis[k] * color[c];
           weight[k] += __ldg(values + 3 * k + c) * color[c];
         }
       }
+    }
+    if (colored) {
       const Vec3<float> gd = sh_gradient(coeffs, d, weight);
       mean = mean + inv_distance * (gd - dot(gd, d) * d);
-    } else {
-      for (int k = 0; k < 3 * coeffs; ++k) sh[k] = 0.0f;
     }
   }
   for (int k = 0; k < 3; ++k) {
@@ -423,10 +454,10 @@ __global__ void __launch_bounds__(128)
 template <bool kShAtRay>
 void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
             const TileLists& lists, const HitLists& hits, const OutputGradients& grads, Mode mode,
-            float* sums, const ParameterGradients& out, cudaStream_t stream) {
-  const auto kernel = mode == Mode::kPrimitive ? tile_kernel<kShAtRay, Mode::kPrimitive>
-                      : mode == Mode::kHybrid  ? tile_kernel<kShAtRay, Mode::kHybrid>
-                                               : tile_kernel<kShAtRay, Mode::kPixel>;
+            float* sums, const ParameterGradients& out, int rows, cudaStream_t stream) {
+  const auto kernel = mode == Mode::kPrimitive ? (rows == 16 ? tile_kernel<kShAtRay, Mode::kPrimitive, 16> : rows == 32 ? tile_kernel<kShAtRay, Mode::kPrimitive, 32> : tile_kernel<kShAtRay, Mode::kPrimitive, 48>)
+                      : mode == Mode::kHybrid  ? tile_kernel<kShAtRay, Mode::kHybrid, 16>
+                                               : tile_kernel<kShAtRay, Mode::kPixel, 16>;
   kernel<<<rays.tiles(), kTilePixels, 0, stream>>>(scene, rays, params, records, lists, hits, grads,
                                                    sums);
   check_launch("tile_kernel");
@@ -503,7 +534,7 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
                                      data<float>(out[3]), data<float>(out[4])};
   const auto run = sh_at_ray ? launch<true> : launch<false>;
   run(scene, rays, params, records, lists, storage.view(), grads, mode, data<float>(sums),
-      gradients, scope.stream());
+      gradients, getenv("ROWS") ? atoi(getenv("ROWS")) : 16, scope.stream());
   return out;
 }
 

@@ -211,8 +211,8 @@ Scene scene_view(const TensorView& means, const TensorView& quats, const TensorV
 }
 
 Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
-  if (rays.size() != 6)
-    TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 6";
+  if (rays.size() != 7)
+    TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 7";
   Rays r;
   const TensorView face_axes = rays[0], ray_xy = rays[1], tile_face = rays[2], tile_rect = rays[3];
   r.c2w = checked<float>(c2w, "c2w", {3, 4}, kDLCUDA);
@@ -229,6 +229,8 @@ Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
       checked<float>(tile_rect, "tile_rect", {r.tiles(), 4}, kDLCUDA));
   r.columns = checked<float>(rays[4], "columns", {r.faces, 2, r.tiles_x}, kDLCUDA);
   r.rows = checked<float>(rays[5], "rows", {r.faces, 2, r.tiles_y}, kDLCUDA);
+  r.block_rect = reinterpret_cast<const Rect<float>*>(
+      checked<float>(rays[6], "block_rect", {r.blocks(), 4}, kDLCUDA));
   return r;
 }
 

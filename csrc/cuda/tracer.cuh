@@ -14,6 +14,7 @@ namespace gart {
 namespace cuda {
 
 constexpr int kTilePixels = kTraceTile * kTraceTile;
+constexpr int kBlockTiles = 8;  // tiles on a block's edge (gart/tracing/ray_grid.py pools as many)
 constexpr int kWarp = 32;
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int64_t kMaxTileEntries = 65535;  // a hit names its entry in 16 bits
@@ -35,10 +36,14 @@ struct Rays {
   const float2* ray_xy;
   const int32_t* tile_face;
   const Rect<float>* tile_rect;
+  const Rect<float>* block_rect;  // around blocks of kBlockTiles x kBlockTiles tiles
   const float* columns;  // [F, 2, tiles_x]
   const float* rows;     // [F, 2, tiles_y]
 
   GART_HD int tiles() const { return tiles_x * tiles_y; }
+  GART_HD int blocks() const {
+    return ((tiles_x + kBlockTiles - 1) / kBlockTiles) * ((tiles_y + kBlockTiles - 1) / kBlockTiles);
+  }
   GART_HD Mat3<float> face_rotation(int face) const {
     const float* f = face_axes + 9 * face;
     const Mat3<float> axes{{{f[0], f[1], f[2]}, {f[3], f[4], f[5]}, {f[6], f[7], f[8]}}};
@@ -122,13 +127,13 @@ struct HitLists {
   }
 };
 
-// Alpha in [0, 1) as 16-bit fixed point and back: error 7.6e-6.
-GART_HD uint32_t pack_alpha(float alpha) {
-  const uint32_t fixed = static_cast<uint32_t>(alpha * 65536.0f + 0.5f);
-  return fixed > 65535u ? 65535u : fixed;
+// Alpha in [0, 1 - 2^-16] as 16-bit fixed point and back, error 7.6e-6: the top of the mantissa of
+// 1 + alpha, since integer conversions are slow.
+__device__ __forceinline__ uint32_t pack_alpha(float alpha) {
+  return (__float_as_uint(alpha + (1.0f + 0.5f / 65536.0f)) >> 7) & 0xffffu;
 }
-GART_HD float unpack_alpha(uint32_t word) {
-  return static_cast<float>(word & 0xffffu) * (1.0f / 65536.0f);
+__device__ __forceinline__ float unpack_alpha(uint32_t word) {
+  return __uint_as_float(0x3f800000u | ((word & 0xffffu) << 7)) - 1.0f;
 }
 
 struct TileLists {

@@ -41,6 +41,7 @@ class RayGrid:
             columns[f, 0, c + 1]; in columns < c left of columns[f, 1, c - 1]: both ascend, so a
             support's tile columns are found by bisection whatever the lens.
         rows: [F, 2, tiles_y] float32, the same for y.
+        block_rect: [blocks, 4] float32, as tile_rect for blocks of 8 x 8 tiles.
         depth_scale: [H, W] float32 from depth along the face's z to reported depth, None for 1.
     """
 
@@ -50,6 +51,7 @@ class RayGrid:
     tile_rect: Tensor
     columns: Tensor
     rows: Tensor
+    block_rect: Tensor
     depth_scale: Tensor | None
 
     def native(self) -> list[Tensor]:
@@ -61,6 +63,7 @@ class RayGrid:
             self.tile_rect,
             self.columns,
             self.rows,
+            self.block_rect,
         ]
 
 
@@ -133,7 +136,8 @@ def _grid(
     low = by_tile.nan_to_num(torch.inf).amin((1, 3))  # [tiles_y, tiles_x, 2]
     high = by_tile.nan_to_num(-torch.inf).amax((1, 3))
     # Running extremes make the ranges ascend even where a face has no tiles.
-    columns, rows = [], []
+    columns: list[Tensor] = []
+    rows: list[Tensor] = []
     for face in range(len(axes)):
         mine = (tile_face == face).reshape(tiles_y, tiles_x, 1)
         face_low = torch.where(mine, low, torch.inf)
@@ -151,5 +155,21 @@ def _grid(
         .to(device),
         columns=torch.stack(columns).to(device),
         rows=torch.stack(rows).to(device),
+        block_rect=_block_rects(low, high).to(device),
         depth_scale=None if depth_scale is None else depth_scale.float().to(device),
     )
+
+
+def _block_rects(low: Tensor, high: Tensor) -> Tensor:
+    edge = 8  # kBlockTiles in csrc/cuda/tracer.cuh
+    pad = (0, -low.shape[1] % edge, 0, -low.shape[0] % edge)
+
+    def greatest(corner: Tensor, component: int) -> Tensor:
+        padded = torch.nn.functional.pad(corner[..., component], pad, value=-torch.inf)
+        height, width = padded.shape
+        blocks = padded.reshape(height // edge, edge, width // edge, edge)
+        return blocks.amax((1, 3)).flatten()
+
+    return torch.stack(
+        [-greatest(-low, 0), greatest(high, 0), -greatest(-low, 1), greatest(high, 1)], -1
+    ).contiguous()
