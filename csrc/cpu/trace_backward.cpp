@@ -381,10 +381,15 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
   saved.pixel_hits = checked<int32_t>(state[5], "pixel_hits", {tiles, kTilePixels}, kDLCPU);
   saved.hit_offset = checked<int64_t>(state[6], "hit_offset", {tiles + 1}, kDLCPU);
   saved.hits = checked<int32_t>(state[7], "hits", {kAny}, kDLCPU);
-  const OutputGradients grads{
-      checked<float>(grad_color, "grad_color", {grid.height, grid.width, 3}, kDLCPU),
-      checked<float>(grad_opacity, "grad_opacity", {grid.height, grid.width}, kDLCPU),
-      checked<float>(grad_depth, "grad_depth", {grid.height, grid.width}, kDLCPU)};
+  // An output that the loss does not use comes without gradient: an empty tensor.
+  const std::vector<float> zeros(3 * static_cast<size_t>(grid.width) * grid.height, 0.0f);
+  const auto gradient = [&](const TensorView& t, const char* name,
+                            std::initializer_list<int64_t> shape) -> const float* {
+    return t.numel() == 0 ? zeros.data() : checked<float>(t, name, shape, kDLCPU);
+  };
+  const OutputGradients grads{gradient(grad_color, "grad_color", {grid.height, grid.width, 3}),
+                              gradient(grad_opacity, "grad_opacity", {grid.height, grid.width}),
+                              gradient(grad_depth, "grad_depth", {grid.height, grid.width})};
 
   std::vector<Vec3<float>> colors;
   if (!sh_at_ray)

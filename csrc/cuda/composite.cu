@@ -5,12 +5,12 @@
 // pixel; the warps never wait for each other. A warp takes 32 list entries at a time: each lane
 // loads one record into shared memory and tests it against the warp's rectangle; the survivors are
 // evaluated by all lanes. A hit goes into the pixel's sorted ring of kRing (shared memory, almost
-// always at its end). After a batch the ring gives up every hit that the certificate (least tau of
-// all later entries) proves nearest; when it is full, the nearest leaves without proof. A hit nearer
-// than one already blended flags the pixel. Because the product of all transmittances does not
-// depend on order, a pixel knows when what it holds makes it opaque and takes nothing farther. It
-// stops looking once it is opaque and the certificate passes its last hit. So an unflagged pixel is
-// in exact order.
+// always at its end). After every entry the ring gives up a hit that the certificate (least tau of
+// all later entries) proves nearest; when it is full, the nearest leaves without proof. A hit
+// nearer than one already blended flags the pixel. Because the product of all transmittances does
+// not depend on order, a pixel knows when what it holds makes it opaque and takes nothing farther.
+// It stops looking once it is opaque and the certificate passes its last hit. So an unflagged pixel
+// is in exact order.
 //
 // Schedule of `exact_kernel`: a warp per flagged pixel collects its hits, sorts and blends them (in
 // passes of kBuffer if need be).
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kTilePixels)
   const int64_t begin = lists.offset[tile];
   const int n = static_cast<int>(lists.offset[tile + 1] - begin);
   const uint32_t* list = lists.record + begin;
-  const float* bound = lists.tile_bound(tile);
+  const float* bound = lists.bound + begin;
   uint32_t* table = chunk_tables + w * table_words;
   if (kKeep) {
     for (int c = lane; c < table_words; c += kWarp) table[c] = kShared;
@@ -197,36 +197,29 @@ __global__ void __launch_bounds__(kTilePixels)
                          : __ldg(records.color + list[index]);
     return {c.x, c.y, c.z};
   };
-  const auto pop = [&]() {
+  // Blends the nearest waiting hit if nothing to come can be nearer than it, or if it must leave.
+  const auto pop = [&](float proven) {
     const Slot s = my_ring[(popped & (kRing - 1)) * kWarp];
+    if (!(s.tau < proven) && pushed - popped < kRing) return false;
     ++popped;
     if constexpr (kShAtRay)
       blend(s.tau, s.word, unpack_color(s.color));
     else
       blend(s.tau, s.word, color_of(s.word));
+    if (p.dead) pushed = popped;
+    return true;
   };
+  // Sorted insertion; there is always room (the caller pops a full ring).
   const auto push = [&](const Slot& s) {
-    const uint32_t index = s.word >> 16;
-    // What it holds makes the pixel opaque, whatever the order: nothing behind its last hit will be blended.
+    // What the pixel holds makes it opaque, whatever the order: nothing behind its last hit counts.
     if (product < params.transmittance_min && s.tau > tail_tau) return;
     product *= 1.0f - unpack_alpha(s.word);
-    if (pushed - popped == kRing) {
-      const Slot head = my_ring[(popped & (kRing - 1)) * kWarp];
-      if (s.tau <= head.tau && nearer(list, s.tau, index, head.tau, head.word >> 16)) {
-        if constexpr (kShAtRay)
-          blend(s.tau, s.word, unpack_color(s.color));
-        else
-          blend(s.tau, s.word, color_of(s.word));
-        return;
-      }
-      pop();
-      if (p.dead) return;
-    }
     int k = pushed++;
     if (s.tau <= tail_tau) {
       for (; k > popped; --k) {
         const Slot before = my_ring[((k - 1) & (kRing - 1)) * kWarp];
-        if (s.tau > before.tau || !nearer(list, s.tau, index, before.tau, before.word >> 16)) break;
+        if (s.tau > before.tau || !nearer(list, s.tau, s.word >> 16, before.tau, before.word >> 16))
+          break;
         my_ring[(k & (kRing - 1)) * kWarp] = before;
       }
     } else {
@@ -242,7 +235,8 @@ __global__ void __launch_bounds__(kTilePixels)
     const int m = min(kWarp, n - batch_first);
     const uint32_t record = next_record;
     if (batch_first + kWarp + lane < n) next_record = list[batch_first + kWarp + lane];
-    const float next_bound = (b + 1) * kWarp < n ? bound[b + 1] : kInfinity;
+    // Least tau of the entries after this lane's.
+    const float my_bound = batch_first + lane + 1 < n ? bound[batch_first + lane + 1] : kInfinity;
     bool touches = false;
     __syncwarp();
     if (lane < m) {
@@ -265,37 +259,36 @@ __global__ void __launch_bounds__(kTilePixels)
       active &= active - 1;
       const float4* s = staged[w] + 3 * j;
       const RayRecord<float> g = unpack_record(s[0], s[1], s[2]);
+      // Nothing nearer than this comes after entry j.
+      const float proven = __shfl_sync(kFullWarp, my_bound, j);
       const Response<float> e = respond(g, xy.x, xy.y);
       const float l = log2_alpha(g, e);
       const bool hit = !done && l >= params.log2_alpha_min && e.tau >= params.near;
-      if constexpr (kShAtRay) {
-        if (!__any_sync(kFullWarp, hit)) continue;
+      if (hit) {
+        const uint32_t index = batch_first + j;
+        if (e.tau <= p.last_tau && nearer(list, e.tau, index, p.last_tau, p.last_index)) {
+          flagged = done = true;
+          pushed = popped;
+        } else if (!p.dead) {
+          const uint32_t word = (index << 16) | pack_alpha(fminf(fast_exp2(l), params.alpha_max));
+          if constexpr (kShAtRay) {
+            push({e.tau, word,
+                  pack_color(ray_color(scene, gaussian_of(scene, rays, list[index]), basis))});
+          } else {
+            push({e.tau, word});
+          }
+        }
       }
-      if (!hit) continue;
-      const uint32_t index = batch_first + j;
-      const uint32_t word = (index << 16) | pack_alpha(fminf(fast_exp2(l), params.alpha_max));
-      if (e.tau <= p.last_tau && nearer(list, e.tau, index, p.last_tau, p.last_index))
-        flagged = done = true;
-      if (p.dead || flagged) continue;
-      if constexpr (kShAtRay) {
-        push({e.tau, word,
-              pack_color(ray_color(scene, gaussian_of(scene, rays, list[index]), basis))});
-      } else {
-        push({e.tau, word});
-      }
+      if (popped < pushed) pop(proven);
+      if (p.dead && p.last_tau < proven) done = true;
     }
-    __syncwarp();
-    // Blend what is proven nearest.
-    if (!done && !p.dead) {
-      while (popped < pushed && my_ring[(popped & (kRing - 1)) * kWarp].tau < next_bound) {
-        pop();
-        if (p.dead) break;
-      }
+    const float next_bound = __shfl_sync(kFullWarp, my_bound, kWarp - 1);
+    while (popped < pushed && pop(next_bound)) {
     }
-    if (p.dead && next_bound > p.last_tau) done = true;
+    if (p.dead && p.last_tau < next_bound) done = true;
     if (__all_sync(kFullWarp, done)) break;
   }
-  while (!flagged && !p.dead && popped < pushed) pop();
+  while (popped < pushed) pop(kInfinity);
 
   const int64_t slot = static_cast<int64_t>(tile) * kTilePixels + threadIdx.x;
   write_pixel(rays, out, hits, x, y, slot, p);
@@ -360,7 +353,7 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
     const int64_t begin = lists.offset[tile];
     const int n = static_cast<int>(lists.offset[tile + 1] - begin);
     const uint32_t* list = lists.record + begin;
-    const float* bound = lists.tile_bound(tile);
+    const float* bound = lists.bound + begin;
     float basis[kShAtRay ? kMaxShCoeffs : 1];
     if (kShAtRay) direction_basis(rays, scene, rays.tile_face[tile], xy, basis);
     Pixel p;
@@ -373,7 +366,7 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
       float limit = kInfinity, product = p.transmittance;
       uint32_t farthest = 0;  // bits of the largest tau found
       for (int b = 0; b * kWarp < n; ++b) {
-        if (bound[b] > limit) break;
+        if (bound[b * kWarp] > limit) break;
         const int index = b * kWarp + lane;
         bool take = false;
         uint2 mine = make_uint2(0, 0);

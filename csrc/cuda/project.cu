@@ -58,9 +58,14 @@ __device__ __forceinline__ int last_not_past(const float* least, int n, float hi
 
 __device__ __forceinline__ Span tile_span(const Rays& rays, int face,
                                           const RecordBounds<float>& b) {
-  if (b.straddles) return {0, 0, rays.tiles_x, rays.tiles_y};
   const float* columns = rays.columns + 2 * face * rays.tiles_x;
   const float* rows = rays.rows + 2 * face * rays.tiles_y;
+  if (b.straddles) {  // anywhere in the image, unless the planes around all of it say otherwise
+    const Rect<float> all{columns[0], columns[2 * rays.tiles_x - 1], rows[0],
+                          rows[2 * rays.tiles_y - 1]};
+    if (!rect_may_hit(b, all)) return {0, 0, 0, 0};
+    return {0, 0, rays.tiles_x, rays.tiles_y};
+  }
   const int x0 = first_reaching(columns + rays.tiles_x, rays.tiles_x, b.bx0);
   const int x1 = last_not_past(columns, rays.tiles_x, b.bx1);
   const int y0 = first_reaching(rows + rays.tiles_y, rays.tiles_y, b.by0);
@@ -172,8 +177,7 @@ __global__ void __launch_bounds__(kThreads)
         const unsigned long long first =
             atomicAdd(big.count, static_cast<unsigned long long>(items));
         for (int k = 0; k < items; ++k) {
-          if (first + k < big.capacity)
-            big.item[first + k] = {static_cast<uint32_t>(r), k * each};
+          if (first + k < big.capacity) big.item[first + k] = {static_cast<uint32_t>(r), k * each};
         }
       }
       spans[r] = {span, bounds.r2, bounds.z_low, planes};

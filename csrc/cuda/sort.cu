@@ -5,7 +5,7 @@
 // Schedule: a block per tile. Lists up to kLimit<class> are sorted in shared memory: keys fall into
 // bins linear in the float's bits (tau is positive), a scan gives every bin its place, and inside a
 // bin each entry counts the smaller ones. Longer lists are sorted in place by a bitonic network in
-// global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 4 B written an entry,
+// global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 8 B written an entry,
 // ~60 operations an entry.
 #include "cuda/tile_lists.cuh"
 
@@ -18,23 +18,35 @@ __device__ __forceinline__ bool before(uint32_t key, uint32_t record, uint32_t o
   return key < other_key || (key == other_key && record < other_record);
 }
 
-// batch_low[b] holds the least bound of batch b; the first warp turns it into minima over b and
-// everything later.
-__device__ __forceinline__ void write_bounds(const uint32_t* batch_low, int batches, float* out) {
-  if (threadIdx.x >= kWarp) return;
-  const int lane = threadIdx.x;
-  uint32_t carry = 0x7f800000u;  // infinity
-  for (int base = (batches - 1) / kWarp * kWarp; base >= 0; base -= kWarp) {
-    const int b = base + lane;
-    uint32_t low = b < batches ? batch_low[b] : 0x7f800000u;
+// Least of a warp's values at this lane and later ones.
+__device__ __forceinline__ float least_after(float value) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int o = 1; o < kWarp; o <<= 1) {
-      const uint32_t other = __shfl_down_sync(kFullWarp, low, o);
-      if (lane + o < kWarp) low = min(low, other);
-    }
-    low = min(low, carry);
-    if (b < batches) out[b] = __uint_as_float(low);
-    carry = __shfl_sync(kFullWarp, low, 0);
+  for (int o = 1; o < kWarp; o <<= 1) {
+    const float other = __shfl_down_sync(kFullWarp, value, o);
+    if (lane + o < kWarp) value = fminf(value, other);
+  }
+  return value;
+}
+
+// Turns bounds [n] into minima over each entry and everything after it. A thread owns a run of
+// entries; `warp_least` has a place for every warp of the block.
+__device__ __forceinline__ void suffix_minima(const float* bounds, int64_t n, float* warp_least,
+                                              float* out) {
+  const int tid = threadIdx.x, warps = blockDim.x / kWarp;
+  const int64_t each = (n + blockDim.x - 1) / blockDim.x;
+  const int64_t first = min(n, tid * each), last = min(n, first + each);
+  float mine = INFINITY;
+  for (int64_t k = first; k < last; ++k) mine = fminf(mine, bounds[k]);
+  const float upto = least_after(mine);  // from this thread's run to the warp's end
+  if ((tid & 31) == 0) warp_least[tid / kWarp] = upto;
+  float after = __shfl_down_sync(kFullWarp, upto, 1);
+  if ((tid & 31) == 31) after = INFINITY;
+  __syncthreads();
+  for (int w = tid / kWarp + 1; w < warps; ++w) after = fminf(after, warp_least[w]);
+  for (int64_t k = last - 1; k >= first; --k) {
+    after = fminf(after, bounds[k]);
+    out[k] = after;
   }
 }
 
@@ -43,8 +55,8 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
                                                         int above, uint32_t* list, float* bound) {
   constexpr int kEach = kCapacity / kThreads;
   constexpr int kBinsEach = kBins / kThreads;
-  __shared__ uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1],
-      batch_low[kCapacity / kWarp];
+  __shared__ uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1];
+  __shared__ float entry_bound[kCapacity], warp_least[kThreads / kWarp];
   __shared__ uint32_t least, most, warp_sum[kThreads / kWarp];
   const int tile = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
   const int64_t begin = offset[tile];
@@ -56,7 +68,6 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
     most = 0;
   }
   for (int b = tid; b <= kBins; b += kThreads) bin_begin[b] = 0;
-  for (int b = tid; b < (n + kWarp - 1) / kWarp; b += kThreads) batch_low[b] = 0x7f800000u;
   Entry e[kEach];
   uint32_t low = 0xffffffffu, high = 0;
 #pragma unroll
@@ -121,16 +132,17 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
     for (uint32_t z = bin_first; z < bin_end; ++z)
       place += before(key[z], record[z], e[k].key, e[k].record);
     list[begin + place] = e[k].record;
-    atomicMin(&batch_low[place / kWarp], e[k].bound);
+    entry_bound[place] = __uint_as_float(e[k].bound);
   }
   __syncthreads();
-  write_bounds(batch_low, (n + kWarp - 1) / kWarp, bound + begin / kWarp + tile);
+  suffix_minima(entry_bound, n, warp_least, bound + begin);
 }
 
 // Bitonic network whose merges all ascend (the first step of a merge mirrors), so any length works.
 __global__ void __launch_bounds__(1024)
     sort_long_kernel(const int64_t* offset, Entry* entries, int64_t above, uint32_t* list,
                      float* bound) {
+  __shared__ float warp_least[32];
   const int tile = blockIdx.x;
   const int64_t begin = offset[tile], n = offset[tile + 1] - begin;
   if (n <= above) return;
@@ -152,16 +164,12 @@ __global__ void __launch_bounds__(1024)
     }
   }
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) list[begin + i] = e[i].record;
-  float* out = bound + begin / kWarp + tile;
-  const int64_t batches = (n + kWarp - 1) / kWarp;
-  for (int64_t b = threadIdx.x; b < batches; b += blockDim.x) {
-    uint32_t low = 0x7f800000u;
-    for (int64_t i = b * kWarp; i < min(n, (b + 1) * kWarp); ++i) low = min(low, e[i].bound);
-    out[b] = __uint_as_float(low);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    bound[begin + i] = __uint_as_float(e[i].bound);
   }
   __syncthreads();
-  // In place: each pass reads a batch before any later pass overwrites it.
-  write_bounds(reinterpret_cast<const uint32_t*>(out), static_cast<int>(batches), out);
+  // In place: a thread reads and writes its own run only.
+  suffix_minima(bound + begin, n, warp_least, bound + begin);
 }
 
 }  // namespace
@@ -176,11 +184,11 @@ void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t long
     check_launch("sort_kernel (1024)");
   }
   if (longest > 1024) {
-    sort_kernel<512, 4096, 1024><<<tiles, 512, 0, stream>>>(offset, entries, 1024, list, bound);
-    check_launch("sort_kernel (4096)");
+    sort_kernel<512, 3072, 1024><<<tiles, 512, 0, stream>>>(offset, entries, 1024, list, bound);
+    check_launch("sort_kernel (3072)");
   }
-  if (longest > 4096) {
-    sort_long_kernel<<<tiles, 1024, 0, stream>>>(offset, entries, 4096, list, bound);
+  if (longest > 3072) {
+    sort_long_kernel<<<tiles, 1024, 0, stream>>>(offset, entries, 3072, list, bound);
     check_launch("sort_long_kernel");
   }
 }

@@ -6,7 +6,7 @@
 namespace gart {
 namespace cuda {
 
-constexpr int kSmallSpan = 32;   // tiles walked by the record's own warp
+constexpr int kSmallSpan = 32;  // tiles walked by the record's own warp
 // Tiles of one item of a larger span; where planes decide, an item is a warp of blocks.
 constexpr int kItemTiles = 128;
 constexpr int kBigBlocks = 132 * 8;

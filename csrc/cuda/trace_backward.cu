@@ -31,6 +31,7 @@ constexpr int kWidthCenter = 16;  // sums of a record: 10 moments, 3 colours, pa
 constexpr int kWidthRay = 60;     // 10 moments, 2 padding, 48 SH (coefficient-major)
 constexpr int kRayColor = 12;     // where the SH sums begin
 
+// Null where the loss does not use an output.
 struct OutputGradients {
   const float* color;    // [H, W, 3]
   const float* opacity;  // [H, W]
@@ -71,7 +72,7 @@ __device__ __forceinline__ void add_geometry(float* target, const float* m) {
   atomicAdd(target + 9, m[9]);
 }
 
-template <bool kShAtRay, Mode kMode, int kRows>
+template <bool kShAtRay, Mode kMode, bool kDepth, int kRows>
 __global__ void __launch_bounds__(kTilePixels)
     tile_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                 HitLists hits, OutputGradients grads, float* sums) {
@@ -102,11 +103,12 @@ __global__ void __launch_bounds__(kTilePixels)
   const bool inside = x < rays.width && y < rays.height;
   const int64_t index = static_cast<int64_t>(y) * rays.width + x;
   const float2 xy = inside && count > 0 ? rays.ray_xy[index] : make_float2(0.0f, 0.0f);
-  const float3 g = inside ? make_float3(grads.color[3 * index], grads.color[3 * index + 1],
-                                        grads.color[3 * index + 2])
-                          : make_float3(0.0f, 0.0f, 0.0f);
-  const float g_opacity = inside ? grads.opacity[index] : 0.0f,
-              g_depth = inside ? grads.depth[index] : 0.0f;
+  const float3 g = inside && grads.color != nullptr
+                       ? make_float3(grads.color[3 * index], grads.color[3 * index + 1],
+                                     grads.color[3 * index + 2])
+                       : make_float3(0.0f, 0.0f, 0.0f);
+  const float g_opacity = inside && grads.opacity != nullptr ? grads.opacity[index] : 0.0f;
+  const float g_depth = kDepth && inside ? grads.depth[index] : 0.0f;
   float basis[kShAtRay ? kMaxShCoeffs : 1];
   if constexpr (kShAtRay) {
     direction_basis(rays, scene, rays.tile_face[tile], xy, basis);
@@ -172,8 +174,7 @@ __global__ void __launch_bounds__(kTilePixels)
           }
           const float alpha = unpack_alpha(words[a]);
           float gv = g.x * c.x + g.y * c.y + g.z * c.z + g_opacity;
-          if (g_depth != 0.0f)
-            gv += g_depth * respond(load_record(records.record, record), xy.x, xy.y).tau;
+          if (kDepth) gv += g_depth * respond(load_record(records.record, record), xy.x, xy.y).tau;
           transmittance = __fdividef(transmittance, 1.0f - alpha);
           const float dalpha = transmittance * (gv - behind);
           behind = alpha * gv + (1.0f - alpha) * behind;
@@ -286,7 +287,11 @@ __global__ void __launch_bounds__(kTilePixels)
             const float4 gq = pixel_grad[q];
             if constexpr (kMode == Mode::kPrimitive) {
               const float2 at_xy = pixel_xy[q];
-              add_moments(r, respond(r, at_xy.x, at_xy.y), v.w, v.weight * gq.w, m);
+              const Response<float> h = respond(r, at_xy.x, at_xy.y);
+              if constexpr (kDepth)
+                add_moments(r, h, v.w, v.weight * gq.w, m);
+              else
+                add_moments(r, h, v.w, m);
             }
             if constexpr (kShAtRay) {
               const float* b = pixel_basis + q * (kMaxShCoeffs + 1);
@@ -451,13 +456,26 @@ __global__ void __launch_bounds__(128)
   out.opacity_logits[i] = logit;
 }
 
+template <bool kShAtRay, bool kDepth>
+auto pick_mode(Mode mode, int rows) {
+  if (mode == Mode::kPrimitive) {
+    if (rows == 16) return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 16>;
+    if (rows == 24) return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 24>;
+    return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 32>;
+  }
+  if (mode == Mode::kHybrid) return tile_kernel<kShAtRay, Mode::kHybrid, kDepth, 16>;
+  return tile_kernel<kShAtRay, Mode::kPixel, kDepth, 16>;
+}
+template <bool kShAtRay>
+auto pick_kernel(Mode mode, bool depth, int rows) {
+  return depth ? pick_mode<kShAtRay, true>(mode, rows) : pick_mode<kShAtRay, false>(mode, rows);
+}
+
 template <bool kShAtRay>
 void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
             const TileLists& lists, const HitLists& hits, const OutputGradients& grads, Mode mode,
             float* sums, const ParameterGradients& out, int rows, cudaStream_t stream) {
-  const auto kernel = mode == Mode::kPrimitive ? (rows == 16 ? tile_kernel<kShAtRay, Mode::kPrimitive, 16> : rows == 32 ? tile_kernel<kShAtRay, Mode::kPrimitive, 32> : tile_kernel<kShAtRay, Mode::kPrimitive, 48>)
-                      : mode == Mode::kHybrid  ? tile_kernel<kShAtRay, Mode::kHybrid, 16>
-                                               : tile_kernel<kShAtRay, Mode::kPixel, 16>;
+  const auto kernel = pick_kernel<kShAtRay>(mode, grads.depth != nullptr, rows);
   kernel<<<rays.tiles(), kTilePixels, 0, stream>>>(scene, rays, params, records, lists, hits, grads,
                                                    sums);
   check_launch("tile_kernel");
@@ -518,10 +536,14 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
               scope.stream());
   }
 
-  const OutputGradients grads{
-      checked<float>(grad_color, "grad_color", {rays.height, rays.width, 3}, kDLCUDA),
-      checked<float>(grad_opacity, "grad_opacity", {rays.height, rays.width}, kDLCUDA),
-      checked<float>(grad_depth, "grad_depth", {rays.height, rays.width}, kDLCUDA)};
+  // An output that the loss does not use comes without gradient: an empty tensor.
+  const auto gradient = [](const TensorView& t, const char* name,
+                           std::initializer_list<int64_t> shape) -> const float* {
+    return t.numel() == 0 ? nullptr : checked<float>(t, name, shape, kDLCUDA);
+  };
+  const OutputGradients grads{gradient(grad_color, "grad_color", {rays.height, rays.width, 3}),
+                              gradient(grad_opacity, "grad_opacity", {rays.height, rays.width}),
+                              gradient(grad_depth, "grad_depth", {rays.height, rays.width})};
   const auto like = [&](const TensorView& t) {
     return Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, t.shape(), t.dtype(), t.device());
   };

@@ -34,26 +34,23 @@ __global__ void __launch_bounds__(kScanThreads)
   __shared__ typename Scan::TempStorage storage;
   __shared__ int longest;
   if (threadIdx.x == 0) longest = 0;
-  const int each = (tiles + kScanThreads - 1) / kScanThreads;
-  const int first = threadIdx.x * each, last = min(tiles, first + each);
-  int64_t sum = 0;
   int most = 0;
-  for (int t = first; t < last; ++t) {
-    sum += count[t];
-    most = max(most, count[t]);
+  int64_t before = 0;  // entries of the tiles scanned so far
+  for (int base = 0; base < tiles; base += kScanThreads) {
+    const int t = base + threadIdx.x;
+    const int mine = t < tiles ? count[t] : 0;
+    most = max(most, mine);
+    int64_t begin, sum;
+    Scan(storage).ExclusiveSum(int64_t{mine}, begin, sum);
+    if (t < tiles) offset[t] = before + begin;
+    before += sum;
+    __syncthreads();
   }
-  int64_t begin, total;
-  Scan(storage).ExclusiveSum(sum, begin, total);
-  __syncthreads();
   atomicMax(&longest, most);
-  for (int t = first; t < last; ++t) {
-    offset[t] = begin;
-    begin += count[t];
-  }
   __syncthreads();
   if (threadIdx.x == 0) {
-    offset[tiles] = total;
-    *out = {total, longest, *big_items};
+    offset[tiles] = before;
+    *out = {before, longest, *big_items};
   }
 }
 
@@ -135,7 +132,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   Tensor entry = scope.empty<int32_t>({entries, 3});
   Tensor cursor = scope.zeros<int32_t>({tiles});
   Tensor list = scope.empty<int32_t>({entries});
-  Tensor bound = scope.empty<float>({entries / kWarp + tiles + 1});
+  Tensor bound = scope.empty<float>({entries});
   const EmitTarget target{data<int64_t>(offset), data<int32_t>(cursor),
                           reinterpret_cast<Entry*>(data<int32_t>(entry))};
   emit_entries(scene, rays, params, records, span, big, target, stream);

@@ -37,12 +37,13 @@ struct Rays {
   const int32_t* tile_face;
   const Rect<float>* tile_rect;
   const Rect<float>* block_rect;  // around blocks of kBlockTiles x kBlockTiles tiles
-  const float* columns;  // [F, 2, tiles_x]
-  const float* rows;     // [F, 2, tiles_y]
+  const float* columns;           // [F, 2, tiles_x]
+  const float* rows;              // [F, 2, tiles_y]
 
   GART_HD int tiles() const { return tiles_x * tiles_y; }
   GART_HD int blocks() const {
-    return ((tiles_x + kBlockTiles - 1) / kBlockTiles) * ((tiles_y + kBlockTiles - 1) / kBlockTiles);
+    return ((tiles_x + kBlockTiles - 1) / kBlockTiles) *
+           ((tiles_y + kBlockTiles - 1) / kBlockTiles);
   }
   GART_HD Mat3<float> face_rotation(int face) const {
     const float* f = face_axes + 9 * face;
@@ -139,8 +140,7 @@ __device__ __forceinline__ float unpack_alpha(uint32_t word) {
 struct TileLists {
   const int64_t* offset;   // [T + 1]
   const uint32_t* record;  // [P]
-  const float* bound;      // [P / 32 + T] least tau of each batch of 32 entries and all later ones
-  GART_HD const float* tile_bound(int tile) const { return bound + offset[tile] / kWarp + tile; }
+  const float* bound;      // [P] least tau of the entry and all later ones of its tile
 };
 
 // Host functions, one per file.

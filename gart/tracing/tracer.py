@@ -105,10 +105,11 @@ class _Trace(torch.autograd.Function):
         result = _forward(grid, c2w, settings, tensors, keep_hits)
         ctx.grid, ctx.c2w, ctx.settings = grid, c2w, settings
         ctx.save_for_backward(*scene, *result.state)
+        ctx.set_materialize_grads(False)  # depth and opacity often have none
         return result.color, result.opacity, result.blended_depth
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         scene, state = _scene_arguments(saved[:5]), list(saved[5:])
         grid, settings = ctx.grid, ctx.settings
@@ -118,7 +119,7 @@ class _Trace(torch.autograd.Function):
                 ctx.c2w,
                 grid.native(),
                 state,
-                *(g.contiguous() for g in grads),
+                *(scene[0].new_empty(0) if g is None else g.contiguous() for g in grads),
                 settings.alpha_min,
                 settings.alpha_max,
                 settings.transmittance_min,

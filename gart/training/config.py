@@ -67,7 +67,7 @@ class TrainConfig:
     lr_sh_rest: float = _setting(1.25e-4, "learning rate of higher harmonics", low=0)
 
     init_opacity: float = _setting(0.5, "opacity of the first Gaussians", low=1e-4, high=0.9999)
-    init_scale: float = _setting(1.0, "first scale, in nearest-neighbour distances", low=1e-6)
+    init_scale: float = _setting(0.4, "first scale, in nearest-neighbour distances", low=1e-6)
     init_random: int = _setting(100_000, "Gaussians to begin with where no points are", low=1)
 
     densify_from: int = _setting(500, "first iteration that densifies", low=0)
