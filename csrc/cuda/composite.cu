@@ -18,6 +18,7 @@
 // Cost: ~170 instructions a warp and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to
 // memory.
 #include "cuda/ray_color.cuh"
+#include "cuda/shared_memory.cuh"
 #include "cuda/trace_forward.cuh"
 
 #include <cmath>
@@ -30,25 +31,10 @@ constexpr int kRing = kRingSize;
 static_assert((kRing & (kRing - 1)) == 0, "ring positions wrap by masking");
 constexpr float kInfinity = 3.0e38f;
 
-// A waiting hit. With sh=ray its colour waits with it (21 bits a channel, error 1e-6); else it is
-// looked up.
-struct Waiting {
-  float tau;
-  uint32_t word;  // list index << 16 | alpha
-};
-struct WaitingColor {
-  float tau;
-  uint32_t word;
-  uint2 color;
-};
+// A waiting hit is 8 bytes: tau, and list index << 16 | alpha. With sh=ray its colour waits with it
+// (21 bits a channel, error 1e-6): 16 bytes.
 template <bool kShAtRay>
-struct RingSlot {
-  using Type = Waiting;
-};
-template <>
-struct RingSlot<true> {
-  using Type = WaitingColor;
-};
+constexpr uint32_t kSlotBytes = kShAtRay ? 16 : 8;
 
 constexpr float kColorRange =
     8.0f;  // colours above are clamped in a waiting hit only to this many times white
@@ -115,6 +101,20 @@ __device__ __forceinline__ bool nearer(const uint32_t* list, float tau, uint32_t
          (tau == other_tau && index != other_index && list[index] < list[other_index]);
 }
 
+// The rectangle of a warp's rays.
+__device__ __forceinline__ Rect<float> warp_rect(float2 xy, bool has_ray) {
+  Rect<float> rect{has_ray ? xy.x : kInfinity, has_ray ? xy.x : -kInfinity,
+                   has_ray ? xy.y : kInfinity, has_ray ? xy.y : -kInfinity};
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) {
+    rect.x0 = fminf(rect.x0, __shfl_xor_sync(kFullWarp, rect.x0, o));
+    rect.x1 = fmaxf(rect.x1, __shfl_xor_sync(kFullWarp, rect.x1, o));
+    rect.y0 = fminf(rect.y0, __shfl_xor_sync(kFullWarp, rect.y0, o));
+    rect.y1 = fmaxf(rect.y1, __shfl_xor_sync(kFullWarp, rect.y1, o));
+  }
+  return rect;
+}
+
 // Chunk number `c` of this warp, claimed from the pool by the first lane that needs it.
 __device__ __forceinline__ uint32_t claim_chunk(uint32_t* table, int c, unsigned long long* used) {
   uint32_t id = *reinterpret_cast<volatile uint32_t*>(table + c);
@@ -130,125 +130,117 @@ __device__ __forceinline__ uint32_t claim_chunk(uint32_t* table, int c, unsigned
   return __shfl_sync(same, id, leader);
 }
 
+// Colour of a waiting hit that left the window, rarely needed: kept out of the hot loop.
+__device__ __noinline__ float4 old_color(const float4* color, const uint32_t* list,
+                                         uint32_t index) {
+  return __ldg(color + list[index]);
+}
+
 template <bool kShAtRay, bool kKeep>
 __global__ void __launch_bounds__(kTilePixels)
     ring_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                 HitLists hits, ForwardTarget out, int table_words) {
-  using Slot = typename RingSlot<kShAtRay>::Type;
+  constexpr uint32_t kSlot = kSlotBytes<kShAtRay>, kSlotStride = kSlot * kWarp;
   __shared__ float4 staged[2][3 * kWarp];
-  __shared__ float4
-      window[2][kShAtRay ? 1 : 2 * kWarp];  // colours of this batch and the one before
-  __shared__ Slot ring[2][kRing * kWarp];
+  // Colours of this batch and the one before.
+  __shared__ float4 window[2][kShAtRay ? 1 : 2 * kWarp];
+  __shared__ __align__(16) char ring[2][kRing * kSlotStride];
   extern __shared__ uint32_t chunk_tables[];
   const int tile = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int x = (tile % rays.tiles_x) * kTraceTile + (lane & 7);
   const int y = (tile / rays.tiles_x) * kTraceTile + 4 * w + (lane >> 3);
   const int64_t begin = lists.offset[tile];
   const int n = static_cast<int>(lists.offset[tile + 1] - begin);
-  const uint32_t* list = lists.record + begin;
-  const float* bound = lists.bound + begin;
-  uint32_t* table = chunk_tables + w * table_words;
+  const uint32_t* const list = lists.record + begin;
+  const float* const bound = lists.bound + begin;
+  uint32_t* const table = chunk_tables + w * table_words;
   if (kKeep) {
     for (int c = lane; c < table_words; c += kWarp) table[c] = kShared;
   }
   const bool inside = x < rays.width && y < rays.height;
-  float2 xy =
+  const float2 xy =
       inside ? rays.ray_xy[static_cast<int64_t>(y) * rays.width + x] : make_float2(NAN, NAN);
   const bool has_ray = xy.x == xy.x && xy.y == xy.y;
-  // The warp's rectangle.
-  Rect<float> rect{has_ray ? xy.x : kInfinity, has_ray ? xy.x : -kInfinity,
-                   has_ray ? xy.y : kInfinity, has_ray ? xy.y : -kInfinity};
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) {
-    rect.x0 = fminf(rect.x0, __shfl_xor_sync(kFullWarp, rect.x0, o));
-    rect.x1 = fmaxf(rect.x1, __shfl_xor_sync(kFullWarp, rect.x1, o));
-    rect.y0 = fminf(rect.y0, __shfl_xor_sync(kFullWarp, rect.y0, o));
-    rect.y1 = fmaxf(rect.y1, __shfl_xor_sync(kFullWarp, rect.y1, o));
-  }
+  const Rect<float> rect = warp_rect(xy, has_ray);
   float basis[kShAtRay ? kMaxShCoeffs : 1];
   if (kShAtRay)
     direction_basis(rays, scene, rays.tile_face[tile], has_ray ? xy : make_float2(0.0f, 0.0f),
                     basis);
 
   Pixel p;
-  bool done = !has_ray, flagged = false;
-  int pushed = 0, popped = 0;
+  bool flagged = false;
+  float nearest = has_ray ? params.near : kInfinity;  // hits nearer than this do not count
   float tail_tau = -kInfinity, product = 1.0f;
-  uint32_t* row = nullptr;  // this pixel's column of the chunk it writes to
-  Slot* const my_ring = ring[w] + lane;
-  int batch_first = 0;
+  uint32_t row = 0;  // first row of the chunk it writes to
+  uint32_t* const pool = hits.pool + lane;
+  // Ring positions count up and wrap when an address is made.
+  uint32_t pushed = 0, popped = 0;
+  const uint32_t ring_base = shared_address(ring[w]) + lane * kSlot;
+  const uint32_t staged_base = shared_address(staged[w]);
+  const uint32_t window_base = shared_address(window[w]);
+  const auto slot_address = [&](uint32_t k) { return ring_base + (k & (kRing - 1)) * kSlotStride; };
+  uint32_t batch_first = 0;
 
-  const auto blend = [&](float tau, uint32_t word, Vec3<float> color) {
+  const auto blend = [&](uint32_t tau_bits, uint32_t word, Vec3<float> color) {
     if (kKeep) {
       const int k = p.count & (kChunkRows - 1);
       if (k == 0) {
         const uint32_t chunk = claim_chunk(table, p.count / kChunkRows, hits.used);
-        row = chunk < hits.capacity ? hits.pool + static_cast<int64_t>(chunk) * kChunkWords + lane
-                                    : nullptr;
+        row = chunk < hits.capacity ? chunk * kChunkRows : kShared;
       }
-      if (row != nullptr) row[k * kWarp] = word;
+      if (row != kShared) pool[static_cast<int64_t>(row + k) * kWarp] = word;
     }
-    p.blend(tau, word, color, params.transmittance_min);
+    p.blend(__uint_as_float(tau_bits), word, color, params.transmittance_min);
+    if (p.dead) {  // nothing waits, nothing enters
+      popped = pushed;
+      product = 0.0f;
+      tail_tau = -kInfinity;
+    }
   };
-  const auto color_of = [&](uint32_t word) -> Vec3<float> {
-    const int index = static_cast<int>(word >> 16);
-    const float4 c = index >= batch_first - kWarp
-                         ? window[w][kShAtRay ? 0 : index & (2 * kWarp - 1)]
-                         : __ldg(records.color + list[index]);
-    return {c.x, c.y, c.z};
-  };
-  // Blends the nearest waiting hit if nothing to come can be nearer than it, or if it must leave.
-  const auto pop = [&](float proven) {
-    const Slot s = my_ring[(popped & (kRing - 1)) * kWarp];
-    if (!(s.tau < proven) && pushed - popped < kRing) return false;
+  const auto pop = [&](uint32_t address, uint2 head) {
     ++popped;
-    if constexpr (kShAtRay)
-      blend(s.tau, s.word, unpack_color(s.color));
-    else
-      blend(s.tau, s.word, color_of(s.word));
-    if (p.dead) pushed = popped;
-    return true;
-  };
-  // Sorted insertion; there is always room (the caller pops a full ring).
-  const auto push = [&](const Slot& s) {
-    // What the pixel holds makes it opaque, whatever the order: nothing behind its last hit counts.
-    if (product < params.transmittance_min && s.tau > tail_tau) return;
-    product *= 1.0f - unpack_alpha(s.word);
-    int k = pushed++;
-    if (s.tau <= tail_tau) {
-      for (; k > popped; --k) {
-        const Slot before = my_ring[((k - 1) & (kRing - 1)) * kWarp];
-        if (s.tau > before.tau || !nearer(list, s.tau, s.word >> 16, before.tau, before.word >> 16))
-          break;
-        my_ring[(k & (kRing - 1)) * kWarp] = before;
-      }
+    if constexpr (kShAtRay) {
+      blend(head.x, head.y, unpack_color(load_shared2(address + 8)));
     } else {
-      tail_tau = s.tau;
+      const uint32_t index = head.y >> 16;
+      float4 c;
+      if (index + kWarp >= batch_first) {
+        c = load_shared4(window_base + (index & (2 * kWarp - 1)) * 16);
+      } else {
+        c = old_color(records.color, list, index);
+      }
+      blend(head.x, head.y, {c.x, c.y, c.z});
     }
-    my_ring[(k & (kRing - 1)) * kWarp] = s;
+  };
+  // Blends the nearest waiting hit if nothing to come can be nearer, or if the ring is full.
+  const auto settle = [&](float proven) {
+    const uint32_t address = slot_address(popped);
+    const uint2 head = load_shared2(address);
+    const bool leaves = __uint_as_float(head.x) < proven || pushed - popped == kRing;
+    if (leaves) pop(address, head);
+    return leaves;
   };
 
-  const float r2_base = 2.0f * 0.69314718f;
   uint32_t next_record = lane < n ? list[lane] : 0;
   for (int b = 0; b * kWarp < n; ++b) {
     batch_first = b * kWarp;
-    const int m = min(kWarp, n - batch_first);
+    const uint32_t entry = batch_first + lane;
     const uint32_t record = next_record;
-    if (batch_first + kWarp + lane < n) next_record = list[batch_first + kWarp + lane];
+    if (entry + kWarp < n) next_record = list[entry + kWarp];
     // Least tau of the entries after this lane's.
-    const float my_bound = batch_first + lane + 1 < n ? bound[batch_first + lane + 1] : kInfinity;
+    const float my_bound = entry + 1 < n ? bound[entry + 1] : kInfinity;
     bool touches = false;
     __syncwarp();
-    if (lane < m) {
+    if (entry < n) {
       const float4* source = records.record + 3 * static_cast<int64_t>(record);
       const float4 r0 = __ldg(source), r1 = __ldg(source + 1), r2 = __ldg(source + 2);
-      staged[w][3 * lane] = r0;
-      staged[w][3 * lane + 1] = r1;
-      staged[w][3 * lane + 2] = r2;
+      store_shared4(staged_base + lane * 48, r0);
+      store_shared4(staged_base + lane * 48 + 16, r1);
+      store_shared4(staged_base + lane * 48 + 32, r2);
       if (!kShAtRay)
-        window[w][(batch_first + lane) & (2 * kWarp - 1)] = __ldg(records.color + record);
+        store_shared4(window_base + (entry & (2 * kWarp - 1)) * 16, __ldg(records.color + record));
       const RayRecord<float> g = unpack_record(r0, r1, r2);
-      const float support = r2_base * (g.log2_opacity - params.log2_alpha_min) + 1e-3f;
+      const float support = 2.0f * 0.69314718f * (g.log2_opacity - params.log2_alpha_min) + 1e-3f;
       touches = g.a2 != 0.0f || g.b2 != 0.0f || 1.0f - support * g.inv_w * g.inv_w <= 0.0f ||
                 conic_meets_rect(g, support_conic(g, support), rect);
     }
@@ -257,38 +249,57 @@ __global__ void __launch_bounds__(kTilePixels)
     while (active != 0) {
       const int j = __ffs(active) - 1;
       active &= active - 1;
-      const float4* s = staged[w] + 3 * j;
-      const RayRecord<float> g = unpack_record(s[0], s[1], s[2]);
+      const uint32_t source = staged_base + j * 48;
+      const RayRecord<float> g =
+          unpack_record(load_shared4(source), load_shared4(source + 16), load_shared4(source + 32));
       // Nothing nearer than this comes after entry j.
       const float proven = __shfl_sync(kFullWarp, my_bound, j);
       const Response<float> e = respond(g, xy.x, xy.y);
       const float l = log2_alpha(g, e);
-      const bool hit = !done && l >= params.log2_alpha_min && e.tau >= params.near;
-      if (hit) {
+      if (l >= params.log2_alpha_min && e.tau >= nearest) {
         const uint32_t index = batch_first + j;
         if (e.tau <= p.last_tau && nearer(list, e.tau, index, p.last_tau, p.last_index)) {
-          flagged = done = true;
+          flagged = true;
+          nearest = kInfinity;
           pushed = popped;
-        } else if (!p.dead) {
+        } else if (e.tau <= tail_tau || product >= params.transmittance_min) {
+          // Else what waits makes the pixel opaque, whatever the order: nothing behind it counts.
           const uint32_t word = (index << 16) | pack_alpha(fminf(fast_exp2(l), params.alpha_max));
-          if constexpr (kShAtRay) {
-            push({e.tau, word,
-                  pack_color(ray_color(scene, gaussian_of(scene, rays, list[index]), basis))});
+          product *= 1.0f - unpack_alpha(word);
+          uint32_t k = pushed++;
+          if (e.tau <= tail_tau) {
+            while (k != popped) {
+              const uint32_t before_address = slot_address(k - 1);
+              const uint2 before = load_shared2(before_address);
+              const float before_tau = __uint_as_float(before.x);
+              if (e.tau > before_tau || !nearer(list, e.tau, index, before_tau, before.y >> 16))
+                break;
+              const uint32_t address = slot_address(k);
+              store_shared2(address, before);
+              if constexpr (kShAtRay) store_shared2(address + 8, load_shared2(before_address + 8));
+              --k;
+            }
           } else {
-            push({e.tau, word});
+            tail_tau = e.tau;
+          }
+          const uint32_t address = slot_address(k);
+          store_shared2(address, make_uint2(__float_as_uint(e.tau), word));
+          if constexpr (kShAtRay) {
+            const int64_t gaussian = gaussian_of(scene, rays, list[index]);
+            store_shared2(address + 8, pack_color(ray_color(scene, gaussian, basis)));
           }
         }
       }
-      if (popped < pushed) pop(proven);
-      if (p.dead && p.last_tau < proven) done = true;
+      if (popped != pushed) settle(proven);
+      if (p.dead && p.last_tau < proven) nearest = kInfinity;
     }
     const float next_bound = __shfl_sync(kFullWarp, my_bound, kWarp - 1);
-    while (popped < pushed && pop(next_bound)) {
+    while (popped != pushed && settle(next_bound)) {
     }
-    if (p.dead && p.last_tau < next_bound) done = true;
-    if (__all_sync(kFullWarp, done)) break;
+    if (p.dead && p.last_tau < next_bound) nearest = kInfinity;
+    if (__all_sync(kFullWarp, nearest == kInfinity)) break;
   }
-  while (popped < pushed) pop(kInfinity);
+  while (popped != pushed) settle(INFINITY);
 
   const int64_t slot = static_cast<int64_t>(tile) * kTilePixels + threadIdx.x;
   write_pixel(rays, out, hits, x, y, slot, p);

@@ -113,7 +113,7 @@ int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles
 
 int64_t expected_chunks(int64_t tiles) {
   return std::min<int64_t>(static_cast<int64_t>(1.25 * chunks_per_tile * tiles) + 1024,
-                           0xfffffff0ll);
+                           static_cast<int64_t>(kShared / kChunkRows - 1));
 }
 
 double HitStorage::bytes_used(int64_t tiles) const {

@@ -103,7 +103,7 @@ __device__ __forceinline__ bool gaussian_record(const Scene& scene, const Rays& 
 // holding every pixel's k-th hit, so that neighbours write neighbours. Rows come in chunks from one
 // pool; a warp's chunks are listed in a table. Pixels redone exactly own a run of chunks for
 // themselves.
-constexpr int kChunkRows = 8;
+constexpr int kChunkRows = 16;
 constexpr int kChunkWords = kChunkRows * kWarp;
 constexpr uint32_t kShared =
     0xffffffffu;  // a pixel without chunks of its own; a chunk not claimed yet

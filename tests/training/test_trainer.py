@@ -17,7 +17,7 @@ def run(t: Trainer, steps: int) -> list[dict[str, float]]:
 
 
 def test_training_lowers_the_loss_and_grows_to_the_budget(small_capture):
-    t = Trainer(small_capture, TrainConfig(**SHORT))
+    t = Trainer(small_capture, TrainConfig(**SHORT, init_scale=1.0))
     values = run(t, 60)
     first, last = (sum(v["loss"] for v in part) for part in (values[:5], values[-5:]))
     assert last < 0.75 * first
