@@ -5,15 +5,21 @@ from __future__ import annotations
 from gart.errors import GartError
 
 
-def choose_device(device: str) -> str:
-    """`cpu` or `cuda` for the --device value; `auto` takes CUDA where it can work.
+_FUNCTIONS = {
+    "rt": ("trace_forward", "trace_backward"),
+    "tilegs": ("tilegs_project", "tilegs_intersect", "tilegs_composite"),
+}
+
+
+def choose_device(device: str, mode: str = "rt") -> str:
+    """`cpu` or `cuda` for the --device value; `auto` takes CUDA where `mode` can work on it.
 
     Raises:
         GartError: `cuda` was asked for and cannot work here.
     """
     if device == "cpu":
         return "cpu"
-    obstacle = _cuda_obstacle()
+    obstacle = _cuda_obstacle(mode)
     if obstacle is None:
         return "cuda"
     if device == "cuda":
@@ -21,7 +27,7 @@ def choose_device(device: str) -> str:
     return "cpu"
 
 
-def _cuda_obstacle() -> str | None:
+def _cuda_obstacle(mode: str) -> str | None:
     """Why CUDA cannot work here and what to do about it; None when it can."""
     import torch
 
@@ -37,7 +43,6 @@ def _cuda_obstacle() -> str | None:
             f"PyTorch {torch.__version__} sees no CUDA GPU; "
             "install a CUDA build of PyTorch and check nvidia-smi"
         )
-    functions = ("trace_forward", "trace_backward")
-    if not all(library("cuda").implements_function(name) for name in functions):
-        return f"the CUDA library {library_path('cuda')} lacks the tracer; update gart"
+    if not all(library("cuda").implements_function(name) for name in _FUNCTIONS[mode]):
+        return f"the CUDA library {library_path('cuda')} lacks --mode {mode}; update gart"
     return None

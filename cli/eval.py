@@ -31,7 +31,7 @@ def evaluate(
 
     names = parse_metrics(metrics)
     source = Source.find(run)
-    device = choose_device("auto")
+    device = choose_device("auto", mode)
     with status("loading the photographs"):
         views = source.views("test")
     with ImageProgress("evaluating") as progress:

@@ -40,7 +40,7 @@ def profile(
     from gart.io.atomic import write_json
     from gart.profiling import tables
 
-    device = choose_device("auto")
+    device = choose_device("auto", mode)
     source = find_source(subject)
     with ImageProgress("profiling") as progress:
         result = _measure(source, subject, device, mode, backward, iterations, progress)

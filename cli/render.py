@@ -37,7 +37,7 @@ def render(
     from gart.io import load_trajectory
 
     source = Source.find(run)
-    device = choose_device("auto")
+    device = choose_device("auto", mode)
     fps = 30.0
     if trajectory is not None:
         cameras, fps = load_trajectory(trajectory)

@@ -109,13 +109,14 @@ def assert_images_agree(
     camera: Camera,
     settings: TraceSettings = DEFAULT,
     limits: Limits = STRICT,
+    device: str = "cpu",
 ) -> Rendering:
-    """Compare `trace` with the oracle; returns the oracle's image."""
+    """Compare `trace` on `device` with the oracle; returns the oracle's image."""
     certain = certain_pixels(gaussians, camera, settings, limits)
     expected = render(gaussians, camera, **oracle_keywords(settings))
-    actual = trace(gaussians, camera, settings)
+    actual = trace(gaussians.to(device), camera, settings)
     for name in OUTPUTS:
-        image = getattr(actual, name)
+        image = getattr(actual, name).cpu()
         reference = getattr(expected, name)
         assert image.dtype == torch.float32
         assert image.shape == reference.shape, name
@@ -171,10 +172,16 @@ def oracle_gradients(
 
 
 def native_gradients(
-    gaussians: Gaussians, camera: Camera, settings: TraceSettings, weights: dict[str, Tensor]
+    gaussians: Gaussians,
+    camera: Camera,
+    settings: TraceSettings,
+    weights: dict[str, Tensor],
+    device: str = "cpu",
 ) -> dict[str, Tensor]:
-    leaves = gaussians.map(lambda t: t.detach().clone().requires_grad_())
-    return gradients(trace(leaves, camera, settings), weights, leaves)
+    leaves = gaussians.map(lambda t: t.detach().clone().to(device).requires_grad_())
+    weights = {name: weight.to(device) for name, weight in weights.items()}
+    found = gradients(trace(leaves, camera, settings), weights, leaves)
+    return {name: gradient.cpu() for name, gradient in found.items()}
 
 
 def assert_gradients_close(
@@ -194,18 +201,22 @@ def assert_gradients_agree(
     settings: TraceSettings = DEFAULT,
     losses: tuple[str, ...] = OUTPUTS,
     limits: Limits = STRICT,
+    device: str = "cpu",
 ) -> None:
     weights, expected = oracle_gradients(gaussians, camera, settings, losses, limits)
-    actual = native_gradients(gaussians, camera, settings, weights)
+    actual = native_gradients(gaussians, camera, settings, weights, device)
     assert_gradients_close(actual, expected, limits.gradient)
 
 
-def native_orders(gaussians: Gaussians, camera: Camera, settings: TraceSettings) -> list[list[int]]:
+def native_orders(
+    gaussians: Gaussians, camera: Camera, settings: TraceSettings, device: str = "cpu"
+) -> list[list[int]]:
     """Per pixel, the Gaussians the tracer blended, front to back.
 
     Fails unless, in every pixel, they are hits and sorted to within rounding.
     """
-    offsets, indices, _ = hit_order(gaussians, camera, settings)
+    offsets, indices, _ = hit_order(gaussians.to(device), camera, settings)
+    offsets, indices = offsets.cpu(), indices.cpu()
     assert offsets.dtype == torch.int64
     assert indices.dtype == torch.int32
     assert offsets.shape == (camera.height * camera.width + 1,)
@@ -237,11 +248,12 @@ def assert_orders_agree(
     camera: Camera,
     settings: TraceSettings = DEFAULT,
     limits: Limits = STRICT,
+    device: str = "cpu",
 ) -> list[list[int]]:
     """Every certain pixel blends as the oracle does; returns the oracle's orders."""
     certain = certain_pixels(gaussians, camera, settings, limits).flatten().tolist()
     expected = oracle_orders(gaussians, camera, settings)
-    actual = native_orders(gaussians, camera, settings)
+    actual = native_orders(gaussians, camera, settings, device)
     wrong = [
         pixel for pixel, sure in enumerate(certain) if sure and actual[pixel] != expected[pixel]
     ]

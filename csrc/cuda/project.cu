@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
         shared[threadIdx.x] = make_candidate(g, bounds.r2, bounds.z_low);
       }
       if (large) {
-        const int each = planes ? kWarp : kItemTiles;  // blocks of tiles, or tiles
+        const int each = planes ? kItemBlocks : kItemTiles;
         const int candidates = planes ? rays.blocks() : span.width * span.height;
         const int items = (candidates + each - 1) / each;
         const unsigned long long first =
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kThreads)
     const int block = item.first + lane;
     const int blocks_x = (rays.tiles_x + kBlockTiles - 1) / kBlockTiles;
     const bool may =
-        block < rays.blocks() &&
+        lane < kItemBlocks && block < rays.blocks() &&
         rect_may_hit(bounds, load_rect(reinterpret_cast<const float4*>(rays.block_rect), block));
     unsigned survivors = __ballot_sync(kFullWarp, may);
     while (survivors != 0) {

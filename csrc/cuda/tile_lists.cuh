@@ -7,8 +7,10 @@ namespace gart {
 namespace cuda {
 
 constexpr int kSmallSpan = 32;  // tiles walked by the record's own warp
-// Tiles of one item of a larger span; where planes decide, an item is a warp of blocks.
-constexpr int kItemTiles = 128;
+// One item of a larger span: so many tiles, or blocks of tiles where planes decide. Small, since a
+// warp waits for an atomic at every step.
+constexpr int kItemTiles = 64;
+constexpr int kItemBlocks = 2;
 constexpr int kBigBlocks = 132 * 8;
 
 struct Span {

@@ -26,6 +26,7 @@ namespace {
 
 enum class Mode { kPrimitive, kHybrid, kPixel };
 
+constexpr int kRows = 32;         // rows of a window
 constexpr int kSegment = 512;     // entries whose masks fit at a time
 constexpr int kWidthCenter = 16;  // sums of a record: 10 moments, 3 colours, padding
 constexpr int kWidthRay = 60;     // 10 moments, 2 padding, 48 SH (coefficient-major)
@@ -72,7 +73,7 @@ __device__ __forceinline__ void add_geometry(float* target, const float* m) {
   atomicAdd(target + 9, m[9]);
 }
 
-template <bool kShAtRay, Mode kMode, bool kDepth, int kRows>
+template <bool kShAtRay, Mode kMode, bool kDepth>
 __global__ void __launch_bounds__(kTilePixels)
     tile_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                 HitLists hits, OutputGradients grads, float* sums) {
@@ -457,25 +458,18 @@ __global__ void __launch_bounds__(128)
 }
 
 template <bool kShAtRay, bool kDepth>
-auto pick_mode(Mode mode, int rows) {
-  if (mode == Mode::kPrimitive) {
-    if (rows == 16) return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 16>;
-    if (rows == 24) return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 24>;
-    return tile_kernel<kShAtRay, Mode::kPrimitive, kDepth, 32>;
-  }
-  if (mode == Mode::kHybrid) return tile_kernel<kShAtRay, Mode::kHybrid, kDepth, 16>;
-  return tile_kernel<kShAtRay, Mode::kPixel, kDepth, 16>;
-}
-template <bool kShAtRay>
-auto pick_kernel(Mode mode, bool depth, int rows) {
-  return depth ? pick_mode<kShAtRay, true>(mode, rows) : pick_mode<kShAtRay, false>(mode, rows);
+auto pick_kernel(Mode mode) {
+  return mode == Mode::kPrimitive ? tile_kernel<kShAtRay, Mode::kPrimitive, kDepth>
+         : mode == Mode::kHybrid  ? tile_kernel<kShAtRay, Mode::kHybrid, kDepth>
+                                  : tile_kernel<kShAtRay, Mode::kPixel, kDepth>;
 }
 
 template <bool kShAtRay>
 void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
             const TileLists& lists, const HitLists& hits, const OutputGradients& grads, Mode mode,
-            float* sums, const ParameterGradients& out, int rows, cudaStream_t stream) {
-  const auto kernel = pick_kernel<kShAtRay>(mode, grads.depth != nullptr, rows);
+            float* sums, const ParameterGradients& out, cudaStream_t stream) {
+  const auto kernel = grads.depth != nullptr ? pick_kernel<kShAtRay, true>(mode)
+                                             : pick_kernel<kShAtRay, false>(mode);
   kernel<<<rays.tiles(), kTilePixels, 0, stream>>>(scene, rays, params, records, lists, hits, grads,
                                                    sums);
   check_launch("tile_kernel");
@@ -556,7 +550,7 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
                                      data<float>(out[3]), data<float>(out[4])};
   const auto run = sh_at_ray ? launch<true> : launch<false>;
   run(scene, rays, params, records, lists, storage.view(), grads, mode, data<float>(sums),
-      gradients, getenv("ROWS") ? atoi(getenv("ROWS")) : 16, scope.stream());
+      gradients, scope.stream());
   return out;
 }
 
