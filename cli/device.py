@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gart.errors import GartError
 
-
 _FUNCTIONS = {
     "rt": ("trace_forward", "trace_backward"),
     "tilegs": ("tilegs_project", "tilegs_intersect", "tilegs_composite"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 import torch
 
@@ -13,18 +13,22 @@ _current: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
 class Stages:
-    """Milliseconds and counts by name, gathered while active (`with Stages() as stages:`)."""
+    """Milliseconds and counts by name, gathered while active (`with Stages() as stages:`).
+
+    Active in one thread; another thread that works for the same measurement enters it again.
+    """
 
     def __init__(self) -> None:
+        self._tokens: list[Token[Stages | None]] = []
         self.ms: dict[str, list[float]] = {}
         self.counts: dict[str, list[float]] = {}
 
     def __enter__(self) -> Stages:
-        self._token = _current.set(self)
+        self._tokens.append(_current.set(self))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _current.reset(self._token)
+        _current.reset(self._tokens.pop())
 
 
 def active() -> Stages | None:

@@ -38,7 +38,9 @@ class Limits:
     """How closely a scene must agree."""
 
     image: float = 1e-4
-    """Largest difference of colour and opacity; of depth, relative to its largest value."""
+    """Largest difference of colour and opacity."""
+    depth: float = 1e-4
+    """Largest difference of depth, relative to its largest value."""
     gradient: float = 1e-3
     """Norm of each tensor's gradient difference, relative to the gradient's norm."""
     doubtful: float = 0.0
@@ -121,9 +123,10 @@ def assert_images_agree(
         assert image.dtype == torch.float32
         assert image.shape == reference.shape, name
         scale = max(1.0, float(reference.max())) if name == "depth" else 1.0
+        allowed = limits.depth if name == "depth" else limits.image
         difference = (image.double() - reference)[certain].abs()
         largest = float(difference.max()) if difference.numel() else 0.0
-        assert largest <= limits.image * scale, f"{name} differs by {largest / scale:.2e}"
+        assert largest <= allowed * scale, f"{name} differs by {largest / scale:.2e}"
     return expected
 
 

@@ -4,19 +4,20 @@
 // Schedule of `ring_kernel`: a block of two warps per tile, a warp per 8 x 4 pixels, a lane per
 // pixel; the warps never wait for each other. A warp takes 32 list entries at a time: each lane
 // loads one record into shared memory and tests it against the warp's rectangle; the survivors are
-// evaluated by all lanes. A hit goes into the pixel's sorted ring of kRing (shared memory, almost
-// always at its end). After every entry the ring gives up a hit that the certificate (least tau of
-// all later entries) proves nearest; when it is full, the nearest leaves without proof. A hit
-// nearer than one already blended flags the pixel. Because the product of all transmittances does
-// not depend on order, a pixel knows when what it holds makes it opaque and takes nothing farther.
-// It stops looking once it is opaque and the certificate passes its last hit. So an unflagged pixel
-// is in exact order.
+// evaluated by all lanes. A hit goes into the pixel's sorted ring of 16 or 32 (shared memory,
+// almost always at its end). After every entry the ring gives up a hit that the certificate (least
+// tau of all later entries) proves nearest; when it is full, the nearest leaves without proof. A
+// hit nearer than one already blended flags the pixel. Because the product of all transmittances
+// does not depend on order, a pixel knows when what it holds makes it opaque and takes nothing
+// farther. It stops looking once it is opaque and the certificate passes its last hit. So an
+// unflagged pixel is in exact order.
 //
 // Schedule of `exact_kernel`: a warp per flagged pixel collects its hits, sorts and blends them (in
 // passes of kBuffer if need be).
 //
 // Cost: ~170 instructions a warp and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to
 // memory.
+#include "cuda/hit_storage.cuh"
 #include "cuda/ray_color.cuh"
 #include "cuda/shared_memory.cuh"
 #include "cuda/trace_forward.cuh"
@@ -27,8 +28,9 @@ namespace gart {
 namespace cuda {
 namespace {
 
-constexpr int kRing = kRingSize;
-static_assert((kRing & (kRing - 1)) == 0, "ring positions wrap by masking");
+// Ring sizes, both powers of two: positions wrap by masking. Deep scenes pay for the larger one's
+// shared memory with far fewer pixels to redo; the image is the same.
+constexpr int kSmallRing = kRingSize, kLargeRing = 2 * kRingSize;
 constexpr float kInfinity = 3.0e38f;
 
 // A waiting hit is 8 bytes: tau, and list index << 16 | alpha. With sh=ray its colour waits with it
@@ -136,7 +138,7 @@ __device__ __noinline__ float4 old_color(const float4* color, const uint32_t* li
   return __ldg(color + list[index]);
 }
 
-template <bool kShAtRay, bool kKeep>
+template <bool kShAtRay, bool kKeep, int kRing>
 __global__ void __launch_bounds__(kTilePixels)
     ring_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                 HitLists hits, ForwardTarget out, int table_words) {
@@ -303,7 +305,10 @@ __global__ void __launch_bounds__(kTilePixels)
 
   const int64_t slot = static_cast<int64_t>(tile) * kTilePixels + threadIdx.x;
   write_pixel(rays, out, hits, x, y, slot, p);
-  if (flagged) out.flagged[atomicAdd(out.flagged_count, 1u)] = static_cast<uint32_t>(slot);
+  if (flagged) {
+    out.flagged[atomicAdd(out.flagged_count, 1u)] = static_cast<uint32_t>(slot);
+    if (kKeep) atomicAdd(hits.used + 2, 1ull);
+  }
   if (kKeep) {
     hits.own_chunk[slot] = kShared;
     const int most = __reduce_max_sync(kFullWarp, static_cast<unsigned>(p.count));
@@ -473,7 +478,8 @@ void launch(const Scene& scene, const Rays& rays, const Params& params, const Re
   const int max_hits = static_cast<int>(std::min<double>(static_cast<double>(longest), bound));
   const int table_words = kKeep ? max_hits / kChunkRows + 2 : 0;
   const size_t table_bytes = 2 * sizeof(uint32_t) * table_words;
-  const auto ring = ring_kernel<kShAtRay, kKeep>;
+  const auto ring = wants_large_ring() ? ring_kernel<kShAtRay, kKeep, kLargeRing>
+                                       : ring_kernel<kShAtRay, kKeep, kSmallRing>;
   if (table_bytes > 16384) {
     check_cuda(cudaFuncSetAttribute(ring, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(table_bytes)),

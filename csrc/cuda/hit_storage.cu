@@ -12,6 +12,7 @@ namespace {
 // Counts on their way back: a ring of page-locked slots, each with an event. A slot overtaken by 64
 // later frames is read from the device instead.
 constexpr int kSlots = 64;
+constexpr int kCounts = 3;  // as HitLists::used
 struct Slot {
   unsigned long long* used = nullptr;
   cudaEvent_t event = nullptr;
@@ -24,6 +25,7 @@ int64_t next_ticket = 0;
 
 // Chunks per tile that recent frames needed: follows growth at once, decays slowly.
 std::atomic<double> chunks_per_tile{16.0};
+std::atomic<bool> large_ring{false};
 
 __global__ void sum_counts_kernel(const uint16_t* count, int64_t n, unsigned long long* total) {
   unsigned long long sum = 0;
@@ -44,7 +46,7 @@ HitStorage::HitStorage(const DeviceScope& scope, int64_t tiles, int64_t chunks, 
               scope.empty<int32_t>({t * kTilePixels}),
               scope.empty<int32_t>({(t * kTilePixels + 1) / 2}),
               scope.empty<float>({t * kTilePixels}),
-              scope.zeros<int64_t>({2})};
+              scope.zeros<int64_t>({3})};
 }
 
 HitStorage::HitStorage(const std::vector<Tensor>& tensors) : tensors_(tensors) {}
@@ -70,7 +72,7 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   int device = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   if (slot.used == nullptr)
-    check_cuda(cudaMallocHost(&slot.used, 2 * sizeof(unsigned long long)), "cudaMallocHost");
+    check_cuda(cudaMallocHost(&slot.used, kCounts * sizeof(unsigned long long)), "cudaMallocHost");
   if (slot.event != nullptr && slot.device != device) {
     cudaEventDestroy(slot.event);
     slot.event = nullptr;
@@ -80,22 +82,22 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   }
   slot.device = device;
   slot.ticket = ticket;
-  check_cuda(cudaMemcpyAsync(slot.used, tensors_[6].data_ptr(), 2 * sizeof(unsigned long long),
-                             cudaMemcpyDeviceToHost, stream),
+  check_cuda(cudaMemcpyAsync(slot.used, tensors_[6].data_ptr(),
+                             kCounts * sizeof(unsigned long long), cudaMemcpyDeviceToHost, stream),
              "cudaMemcpyAsync");
   check_cuda(cudaEventRecord(slot.event, stream), "cudaEventRecord");
   return ticket;
 }
 
 int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles) {
-  unsigned long long used[2];
+  unsigned long long used[kCounts];
   bool found = false;
   {
     const std::lock_guard<std::mutex> lock(slots_mutex);
     const Slot& slot = slots[ticket % kSlots];
     if (slot.ticket == ticket) {
       check_cuda(cudaEventSynchronize(slot.event), "ring_kernel");
-      std::copy(slot.used, slot.used + 2, used);
+      std::copy(slot.used, slot.used + kCounts, used);
       found = true;
     }
   }
@@ -108,8 +110,14 @@ int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles
   const double per_tile =
       static_cast<double>(chunks) / static_cast<double>(std::max<int64_t>(tiles, 1));
   chunks_per_tile = std::max(per_tile, 0.98 * chunks_per_tile + 0.02 * per_tile);
+  // Redone pixels cost about as much as a hundred others: the larger ring pays above 2 %.
+  const double redone = static_cast<double>(used[2]) / (static_cast<double>(tiles) * kTilePixels);
+  if (redone > 0.02) large_ring = true;
+  if (redone < 0.0005) large_ring = false;
   return chunks;
 }
+
+bool wants_large_ring() { return large_ring; }
 
 int64_t expected_chunks(int64_t tiles) {
   return std::min<int64_t>(static_cast<int64_t>(1.25 * chunks_per_tile * tiles) + 1024,
@@ -117,7 +125,7 @@ int64_t expected_chunks(int64_t tiles) {
 }
 
 double HitStorage::bytes_used(int64_t tiles) const {
-  unsigned long long used[2];
+  unsigned long long used[kCounts];
   check_cuda(cudaMemcpy(used, tensors_[6].data_ptr(), sizeof(used), cudaMemcpyDeviceToHost),
              "cudaMemcpy");
   // Chunks and their table; per pixel a count, a transmittance and an own chunk; per warp its

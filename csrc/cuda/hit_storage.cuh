@@ -35,6 +35,8 @@ int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles
 // How many chunks a frame of this many tiles should get: what recent frames used and a quarter
 // more.
 int64_t expected_chunks(int64_t tiles);
+// Whether recent frames had so many pixels to redo that a larger ring pays.
+bool wants_large_ring();
 
 }  // namespace cuda
 }  // namespace gart

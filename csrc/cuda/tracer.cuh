@@ -109,15 +109,15 @@ constexpr uint32_t kShared =
     0xffffffffu;  // a pixel without chunks of its own; a chunk not claimed yet
 
 struct HitLists {
-  uint32_t* pool;        // [capacity * kChunkWords]: list index << 16 | alpha in 16 bits
-  uint32_t* table;       // [capacity] chunk ids of each warp, in row order
-  uint32_t* warp_table;  // [2 T] where a warp's part of the table begins
-  uint32_t* own_chunk;   // [T * 64] first chunk of a pixel redone exactly, or kShared
-  uint16_t* count;       // [T * 64] hits of each pixel, tile-major
-  float* transmittance;  // [T * 64] final, tile-major
-  unsigned long long*
-      used;  // [2] chunks, table entries; may exceed the capacity, then nothing more was written
-  uint32_t capacity;  // chunks
+  uint32_t* pool;            // [capacity * kChunkWords]: list index << 16 | alpha in 16 bits
+  uint32_t* table;           // [capacity] chunk ids of each warp, in row order
+  uint32_t* warp_table;      // [2 T] where a warp's part of the table begins
+  uint32_t* own_chunk;       // [T * 64] first chunk of a pixel redone exactly, or kShared
+  uint16_t* count;           // [T * 64] hits of each pixel, tile-major
+  float* transmittance;      // [T * 64] final, tile-major
+  unsigned long long* used;  // [3] chunks, table entries, pixels redone; may exceed the capacity,
+                             // then nothing more was written
+  uint32_t capacity;         // chunks
 
   // Word of hit k of pixel p of a tile.
   __device__ __forceinline__ uint32_t word(int tile, int p, int k) const {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -104,6 +105,7 @@ class _Trace(torch.autograd.Function):
         tensors = _scene_arguments(scene)
         result = _forward(grid, c2w, settings, tensors, keep_hits)
         ctx.grid, ctx.c2w, ctx.settings = grid, c2w, settings
+        ctx.recorder = stages.active()  # PyTorch runs CUDA backward passes in a thread of its own
         ctx.save_for_backward(*scene, *result.state)
         ctx.set_materialize_grads(False)  # depth and opacity often have none
         return result.color, result.opacity, result.blended_depth
@@ -113,7 +115,7 @@ class _Trace(torch.autograd.Function):
         saved = ctx.saved_tensors
         scene, state = _scene_arguments(saved[:5]), list(saved[5:])
         grid, settings = ctx.grid, ctx.settings
-        with stages.stage("backward"):
+        with ctx.recorder or nullcontext(), stages.stage("backward"):
             gradients = library(scene[0].device).trace_backward(
                 *scene,
                 ctx.c2w,

@@ -23,12 +23,17 @@ from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings, trace
 
 pytestmark = pytest.mark.cuda
 
-# Alpha travels in 16 bits between the passes (error 7.6e-6), so the last digits differ from the CPU's.
-CUDA = {"image": 1e-4, "gradient": 1e-3}
+# Alpha travels in 16 bits between the passes (error 7.6e-6): the last digits differ from the CPU's.
+# Expected depth divides by the opacity, and a faint pixel's is 0.2 % uncertain.
+CUDA = {"image": 1e-4, "depth": 2e-3, "gradient": 1e-3}
+
+
+# Hundreds of hits a pixel, each of alpha 0.015 at most: rounding to 16 bits shows.
+CUDA_LIMITS = {"layers": {"gradient": 2e-3}}
 
 
 def limits(name: str = "") -> Limits:
-    return replace(STRICT, **{**HARD_LIMITS.get(name, {}), **CUDA})
+    return replace(STRICT, **{**HARD_LIMITS.get(name, {}), **CUDA, **CUDA_LIMITS.get(name, {})})
 
 
 @pytest.mark.parametrize("sh", SH_MODES)
@@ -86,7 +91,6 @@ def test_hit_storage_that_runs_out_is_grown():
     # 600 faint layers need far more hits a pixel than the first guess has room for, with the
     # gradients as exact as ever, also for pixels that took the exact pass.
     scene, view = layers(600), camera(160, 120, fov=40)
-    scene.opacity_logits -= 3
     weights = loss_weights(view, ("color", "opacity"))
     with Stages() as stages:
         actual = native_gradients(scene, view, TraceSettings(), weights, "cuda")
