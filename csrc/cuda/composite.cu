@@ -1,5 +1,4 @@
-// Exact-order compositing of every pixel, and the exact pass for the few whose order could not be
-// proven.
+// Exact-order compositing of every pixel; the few whose order cannot be proven go to exact.cu.
 //
 // Schedule of `ring_kernel`: a block of two warps per tile, a warp per 8 x 4 pixels, a lane per
 // pixel; the warps never wait for each other. A warp takes 32 list entries at a time: each lane
@@ -12,15 +11,12 @@
 // farther. It stops looking once it is opaque and the certificate passes its last hit. So an
 // unflagged pixel is in exact order.
 //
-// Schedule of `exact_kernel`: a warp per flagged pixel collects its hits, sorts and blends them (in
-// passes of kBuffer if need be).
-//
 // Cost: ~170 instructions a warp and evaluated entry; 48 B an entry and warp from L2, 4 B a hit to
 // memory.
 #include "cuda/hit_storage.cuh"
+#include "cuda/pixel.cuh"
 #include "cuda/ray_color.cuh"
 #include "cuda/shared_memory.cuh"
-#include "cuda/trace_forward.cuh"
 
 #include <cmath>
 
@@ -31,77 +27,11 @@ namespace {
 // Ring sizes, both powers of two: positions wrap by masking. Deep scenes pay for the larger one's
 // shared memory with far fewer pixels to redo; the image is the same.
 constexpr int kSmallRing = kRingSize, kLargeRing = 2 * kRingSize;
-constexpr float kInfinity = 3.0e38f;
 
 // A waiting hit is 8 bytes: tau, and list index << 16 | alpha. With sh=ray its colour waits with it
 // (21 bits a channel, error 1e-6): 16 bytes.
 template <bool kShAtRay>
 constexpr uint32_t kSlotBytes = kShAtRay ? 16 : 8;
-
-constexpr float kColorRange =
-    8.0f;  // colours above are clamped in a waiting hit only to this many times white
-
-__device__ __forceinline__ uint2 pack_color(Vec3<float> c) {
-  const float scale = 2097151.0f / kColorRange;
-  const uint32_t r = __float2uint_rn(fminf(c.x, kColorRange) * scale);
-  const uint32_t g = __float2uint_rn(fminf(c.y, kColorRange) * scale);
-  const uint32_t b = __float2uint_rn(fminf(c.z, kColorRange) * scale);
-  return make_uint2(r | (g << 21), (g >> 11) | (b << 10));
-}
-__device__ __forceinline__ Vec3<float> unpack_color(uint2 v) {
-  const float scale = kColorRange / 2097151.0f;
-  return {scale * static_cast<float>(v.x & 0x1fffffu),
-          scale * static_cast<float>((v.x >> 21) | ((v.y & 0x3ffu) << 11)),
-          scale * static_cast<float>(v.y >> 10)};
-}
-
-struct Pixel {
-  float transmittance = 1.0f, opacity = 0.0f, depth = 0.0f, last_tau = -kInfinity;
-  uint32_t last_index = 0;
-  float r = 0.0f, g = 0.0f, b = 0.0f;
-  int count = 0;
-  bool dead = false;
-
-  __device__ __forceinline__ void blend(float tau, uint32_t word, Vec3<float> c,
-                                        float transmittance_min) {
-    const float alpha = unpack_alpha(word);
-    const float weight = transmittance * alpha;
-    r = fmaf(weight, c.x, r);
-    g = fmaf(weight, c.y, g);
-    b = fmaf(weight, c.z, b);
-    opacity += weight;  // 1 - transmittance would lose the digits of faint pixels
-    depth = fmaf(weight, tau, depth);
-    transmittance *= 1.0f - alpha;
-    last_tau = tau;
-    last_index = word >> 16;
-    ++count;
-    dead = transmittance < transmittance_min;
-  }
-};
-
-__device__ __forceinline__ void write_pixel(const Rays& rays, const ForwardTarget& out,
-                                            const HitLists& hits, int x, int y, int64_t slot,
-                                            const Pixel& p) {
-  if (x < rays.width && y < rays.height) {
-    const int64_t i = static_cast<int64_t>(y) * rays.width + x;
-    out.color[3 * i] = p.r;
-    out.color[3 * i + 1] = p.g;
-    out.color[3 * i + 2] = p.b;
-    out.opacity[i] = p.opacity;
-    out.depth[i] = p.depth;
-  }
-  if (hits.count != nullptr) {
-    hits.count[slot] = static_cast<uint16_t>(p.count);
-    hits.transmittance[slot] = p.transmittance;
-  }
-}
-
-// True when hit (tau, index) comes before (other_tau, other_index) along the ray.
-__device__ __forceinline__ bool nearer(const uint32_t* list, float tau, uint32_t index,
-                                       float other_tau, uint32_t other_index) {
-  return tau < other_tau ||
-         (tau == other_tau && index != other_index && list[index] < list[other_index]);
-}
 
 // The rectangle of a warp's rays.
 __device__ __forceinline__ Rect<float> warp_rect(float2 xy, bool has_ray) {
@@ -326,146 +256,6 @@ __global__ void __launch_bounds__(kTilePixels)
   }
 }
 
-// ---- exact pass
-// ------------------------------------------------------------------------------------------------------
-
-constexpr int kBuffer = 512;
-constexpr int kExactWarps = 4;
-
-__device__ __forceinline__ void sort_buffer(uint2* buffer, int n, const uint32_t* list) {
-  const int lane = threadIdx.x & 31;
-  const auto exchange = [&](int i, int j) {
-    if (j >= n || i >= j) return;
-    const uint2 a = buffer[i], b = buffer[j];
-    if (nearer(list, __uint_as_float(b.x), b.y >> 16, __uint_as_float(a.x), a.y >> 16)) {
-      buffer[i] = b;
-      buffer[j] = a;
-    }
-  };
-  for (int size = 2; size < 2 * n; size <<= 1) {
-    for (int i = lane; i < n; i += kWarp) exchange(i, i ^ (size - 1));
-    __syncwarp();
-    for (int step = size >> 2; step > 0; step >>= 1) {
-      for (int i = lane; i < n; i += kWarp) exchange(i, i ^ step);
-      __syncwarp();
-    }
-  }
-}
-
-template <bool kShAtRay, bool kKeep>
-__global__ void __launch_bounds__(kExactWarps* kWarp)
-    exact_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
-                 HitLists hits, ForwardTarget out, int max_hits) {
-  __shared__ uint2 buffers[kExactWarps][kBuffer];
-  const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  uint2* buffer = buffers[w];
-  const unsigned flagged = *out.flagged_count;
-  for (unsigned f = blockIdx.x * kExactWarps + w; f < flagged; f += gridDim.x * kExactWarps) {
-    const uint32_t slot = out.flagged[f];
-    const int tile = slot / kTilePixels, pixel = slot % kTilePixels;
-    const int x = (tile % rays.tiles_x) * kTraceTile + (pixel & 7),
-              y = (tile / rays.tiles_x) * kTraceTile + (pixel >> 3);
-    const float2 xy = rays.ray_xy[static_cast<int64_t>(y) * rays.width + x];
-    const int64_t begin = lists.offset[tile];
-    const int n = static_cast<int>(lists.offset[tile + 1] - begin);
-    const uint32_t* list = lists.record + begin;
-    const float* bound = lists.bound + begin;
-    float basis[kShAtRay ? kMaxShCoeffs : 1];
-    if (kShAtRay) direction_basis(rays, scene, rays.tile_face[tile], xy, basis);
-    Pixel p;
-    bool first_pass = true, truncated = true;
-    uint32_t own = kShared;
-    while (truncated && !p.dead) {
-      // Collect the nearest hits beyond the last one blended.
-      truncated = false;
-      int found = 0;
-      float limit = kInfinity, product = p.transmittance;
-      uint32_t farthest = 0;  // bits of the largest tau found
-      for (int b = 0; b * kWarp < n; ++b) {
-        if (bound[b * kWarp] > limit) break;
-        const int index = b * kWarp + lane;
-        bool take = false;
-        uint2 mine = make_uint2(0, 0);
-        if (index < n) {
-          const RayRecord<float> g = load_record(records.record, list[index]);
-          const Response<float> e = respond(g, xy.x, xy.y);
-          const float l = log2_alpha(g, e);
-          take = l >= params.log2_alpha_min && e.tau >= params.near && e.tau <= limit &&
-                 (first_pass || nearer(list, p.last_tau, p.last_index, e.tau, index));
-          mine = make_uint2(__float_as_uint(e.tau),
-                            (static_cast<uint32_t>(index) << 16) |
-                                pack_alpha(fminf(fast_exp2(l), params.alpha_max)));
-        }
-        const unsigned votes = __ballot_sync(kFullWarp, take);
-        if (take) buffer[found + __popc(votes & ((1u << lane) - 1))] = mine;
-        found += __popc(votes);
-        // Once all found so far would make the pixel opaque, nothing behind the farthest matters.
-        float light = take ? 1.0f - unpack_alpha(mine.y) : 1.0f;
-#pragma unroll
-        for (int o = 16; o > 0; o >>= 1) light *= __shfl_xor_sync(kFullWarp, light, o);
-        product *= light;
-        farthest = max(farthest, __reduce_max_sync(kFullWarp, take ? mine.x : 0u));
-        if (product < params.transmittance_min) limit = fminf(limit, __uint_as_float(farthest));
-        __syncwarp();
-        if (found >
-            kBuffer -
-                kWarp) {  // keep the nearer half; whatever lies beyond waits for the next pass
-          sort_buffer(buffer, found, list);
-          found = kBuffer / 2;
-          limit = __uint_as_float(buffer[found - 1].x);
-          truncated = true;
-          __syncwarp();
-        }
-      }
-      sort_buffer(buffer, found, list);
-      if (kKeep && own == kShared) {
-        const int room = truncated ? min(n, max_hits) : found;
-        const unsigned chunks = (room + kChunkWords - 1) / kChunkWords;
-        if (lane == 0) {
-          own = static_cast<uint32_t>(
-              min(atomicAdd(hits.used, static_cast<unsigned long long>(chunks)), 0xfffffffeull));
-          if (own + static_cast<unsigned long long>(chunks) > hits.capacity)
-            own = 0xfffffffeu;  // counted, not written
-        }
-        own = __shfl_sync(kFullWarp, own, 0);
-      }
-      for (int base = 0; base < found && !p.dead; base += kWarp) {
-        uint2 mine = make_uint2(0, 0);
-        Vec3<float> color{0, 0, 0};
-        if (base + lane < found) {
-          mine = buffer[base + lane];
-          const uint32_t record = list[mine.y >> 16];
-          if constexpr (kShAtRay) {
-            // As through the ring, so that both passes give the same bits.
-            color =
-                unpack_color(pack_color(ray_color(scene, gaussian_of(scene, rays, record), basis)));
-          } else {
-            const float4 c = __ldg(records.color + record);
-            color = {c.x, c.y, c.z};
-          }
-        }
-        for (int q = 0; q < min(kWarp, found - base) && !p.dead; ++q) {
-          const uint32_t word = __shfl_sync(kFullWarp, mine.y, q);
-          const Vec3<float> c{__shfl_sync(kFullWarp, color.x, q),
-                              __shfl_sync(kFullWarp, color.y, q),
-                              __shfl_sync(kFullWarp, color.z, q)};
-          const float tau = __uint_as_float(__shfl_sync(kFullWarp, mine.x, q));
-          if (kKeep && lane == 0 && own != 0xfffffffeu) {
-            hits.pool[static_cast<int64_t>(own) * kChunkWords + p.count] = word;
-          }
-          p.blend(tau, word, c, params.transmittance_min);
-        }
-      }
-      first_pass = false;
-      __syncwarp();
-    }
-    if (lane == 0) {
-      write_pixel(rays, out, hits, x, y, slot, p);
-      if (kKeep) hits.own_chunk[slot] = own;
-    }
-  }
-}
-
 template <bool kShAtRay, bool kKeep>
 void launch(const Scene& scene, const Rays& rays, const Params& params, const Records& records,
             const TileLists& lists, int64_t longest, const HitLists& hits,
@@ -488,9 +278,7 @@ void launch(const Scene& scene, const Rays& rays, const Params& params, const Re
   ring<<<rays.tiles(), kTilePixels, table_bytes, stream>>>(scene, rays, params, records, lists,
                                                            hits, target, table_words);
   check_launch("ring_kernel");
-  exact_kernel<kShAtRay, kKeep><<<132 * 4, kExactWarps * kWarp, 0, stream>>>(
-      scene, rays, params, records, lists, hits, target, max_hits);
-  check_launch("exact_kernel");
+  redo_flagged(scene, rays, params, records, lists, kKeep, hits, target, max_hits, stream);
 }
 
 }  // namespace

@@ -21,5 +21,10 @@ void composite(const Scene& scene, const Rays& rays, const Params& params, const
                const TileLists& lists, int64_t longest, bool keep, const HitLists& hits,
                const ForwardTarget& target, cudaStream_t stream);
 
+// The second half of `composite` (exact.cu): pixels that it flagged, at most `max_hits` hits each.
+void redo_flagged(const Scene& scene, const Rays& rays, const Params& params,
+                  const Records& records, const TileLists& lists, bool keep, const HitLists& hits,
+                  const ForwardTarget& target, int max_hits, cudaStream_t stream);
+
 }  // namespace cuda
 }  // namespace gart
