@@ -91,12 +91,15 @@ def run(arguments: Sequence[str]) -> int:
 def _explain(error: Exception) -> tuple[str, int]:
     """One line for the user, and the exit code."""
     if isinstance(error, GartError):
-        return str(error), error.exit_code
+        return " ".join(map(str.strip, str(error).splitlines())), error.exit_code
     if hasattr(error, "format_message"):  # the option parser's, from whichever package typer uses
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "gart"
         text = " ".join(error.format_message().split()).removesuffix(".")
         return f"{text}; see {command} --help", getattr(error, "exit_code", 2)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        path = error.filename2 or error.filename  # a rename's target: the other is a temporary
+        return f"{path}: {error.strerror}; give another path, or mend this one", 1
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text}; rerun with --debug for the traceback" if text else (

@@ -48,15 +48,15 @@ class Source:
         """The renderer's settings that belong to how the scene was trained."""
         if self.folder is None or mode != "rt":
             return None
-        return replace(TraceSettings(), sh=self.folder.read_config()["training"]["sh"])
+        return replace(TraceSettings(), sh=self.folder.recorded("training", "sh", str))
 
     def background(self) -> tuple[float, float, float]:
         """RGB behind the scene, as in training."""
         if self.folder is None:
             return (0.0, 0.0, 0.0)
-        config = self.folder.read_config()
-        recorded = config["dataset"].get("background", (0.0, 0.0, 0.0))
-        return BACKGROUNDS.get(config["training"]["background"], tuple(recorded))
+        capture = self.folder.read_config()["dataset"].get("background", (0.0, 0.0, 0.0))
+        chosen = self.folder.recorded("training", "background", str)
+        return BACKGROUNDS.get(chosen, tuple(capture))
 
     def capture(self) -> Capture:
         """The photographs that the run was trained on, loaded again.
@@ -69,8 +69,8 @@ class Source:
                 f"{self.path} is a splat file and has no photographs; "
                 "give a run folder, or cameras with gart render --trajectory FILE"
             )
-        dataset = self.folder.read_config()["dataset"]
-        return datasets.load(dataset["source"], downscale=dataset["downscale"])
+        source = self.folder.recorded("dataset", "source", str)
+        return datasets.load(source, downscale=self.folder.recorded("dataset", "downscale", int))
 
     def views(self, split: Split) -> list[View]:
         """The photographs of a split, with cameras."""

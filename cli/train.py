@@ -60,7 +60,7 @@ def train(
     recorded = RunFolder(out)
     resuming = resume and recorded.exists
     if resuming and downscale is None:
-        downscale = recorded.read_config()["dataset"]["downscale"]
+        downscale = recorded.recorded("dataset", "downscale", int)
     base = config or (recorded.config if resuming else preset_for(scene))
     train_config = training.load_config(base, overrides)
     if resume or (out.exists() and not overwrite):  # refuse before the photographs are loaded

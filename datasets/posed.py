@@ -75,9 +75,11 @@ def make_camera(
             its p1 p2 mean nothing.
 
     Raises:
-        GartError: the pose is not a rigid motion, or the lens is one that gart lacks.
+        GartError: a number is not finite, the pose is no rigid motion, or gart lacks the lens.
     """
     matrix = np.asarray(pose, dtype=np.float64)
+    if not np.isfinite([*matrix.flat, *intrinsics, *distortion]).all():
+        raise GartError("its pose, intrinsics or lens hold a number that is not finite")
     rotation = matrix[:, :3]
     if not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3) or np.linalg.det(rotation) < 0:
         raise GartError("its pose is not a rotation and a translation")

@@ -75,6 +75,8 @@ def _read(file: Path) -> dict[str, Any]:
         meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if not meta["frames"]:
             raise ValueError("no frames")
+        if not all(isinstance(frame["file_path"], str) for frame in meta["frames"]):
+            raise ValueError("a frame's file_path is no text")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GartError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
     return meta

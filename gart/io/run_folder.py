@@ -10,12 +10,15 @@ renders/          images and videos
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import yaml
@@ -25,6 +28,8 @@ from gart.io.atomic import json_able, write_bytes
 from gart.io.environment import environment
 from gart.io.ply import load_ply
 from gart.scene import Gaussians
+
+T = TypeVar("T")
 
 ENTRIES = (
     "config.yaml",
@@ -92,14 +97,40 @@ class RunFolder:
                 "give another folder with --out"
             )
         # config.yaml goes last: whatever interrupts this, the folder still counts as a run.
-        for entry in reversed(ENTRIES):
-            target = run.path / entry
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
-        run.path.mkdir(parents=True, exist_ok=True)
+        with run.locked():
+            for entry in reversed(ENTRIES):
+                target = run.path / entry
+                if target.is_dir() and not target.is_symlink():
+                    shutil.rmtree(target)
+                else:
+                    target.unlink(missing_ok=True)
         return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other trainings out of the folder, which is made if absent.
+
+        The system drops the lock with the process, however that ends.
+
+        Raises:
+            GartError: another training holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise GartError(
+                f"another gart is training into {self.path}; wait for it, or give another folder "
+                "with --out"
+            ) from error
+        except OSError:
+            pass  # some network file systems have no locks
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     def write_config(
         self,
@@ -143,6 +174,20 @@ class RunFolder:
                 )
         return config
 
+    def recorded(self, section: str, key: str, kind: type[T]) -> T:
+        """One value of config.yaml.
+
+        Raises:
+            GartError: as `read_config`; or the value is absent, or of another type.
+        """
+        value = self.read_config()[section].get(key)
+        if not isinstance(value, kind):
+            raise GartError(
+                f"{self.config}: {key} under {section} is {value!r}; expected {kind.__name__}: "
+                "restore the file, or train the scene again with --overwrite"
+            )
+        return value
+
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl; non-finite numbers become null."""
         line = json.dumps(json_able(dict(record)), allow_nan=False)
@@ -150,11 +195,26 @@ class RunFolder:
             file.write(line + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines of metrics.jsonl; a last line cut off by a crash is left out."""
+        """All whole lines of metrics.jsonl; a last line cut off by a crash is left out.
+
+        Raises:
+            GartError: another line is damaged.
+        """
         if not self.metrics.is_file():
             return []
-        lines = self.metrics.read_text("utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        lines = self.metrics.read_bytes().split(b"\n")[:-1]
+        return [self._metrics_record(number, line) for number, line in enumerate(lines, 1)]
+
+    def _metrics_record(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise GartError(
+                f"{self.metrics} line {number} is no JSON object; delete that line to continue"
+            )
+        return record
 
     def rewind_metrics(self, iteration: int) -> None:
         """Drop the lines past `iteration`, where a resumed run will write its own."""

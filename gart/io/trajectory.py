@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from gart.errors import GartError
 from gart.io.atomic import write_json
 
 FORMAT = "nerfbaselines-v1"
+MAX_SIDE = 32768
+"""Of an image, in pixels: beyond it a file is damaged rather than ambitious."""
 
 
 class Trajectory(NamedTuple):
@@ -35,7 +37,7 @@ def load_trajectory(path: str | Path) -> Trajectory:
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise GartError(f"trajectory {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GartError(f"trajectory {path} is not valid JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         found = data.get("format") if isinstance(data, dict) else type(data).__name__
@@ -44,10 +46,10 @@ def load_trajectory(path: str | Path) -> Trajectory:
         raise GartError(f"trajectory {path}: camera_model is {model!r}; expected 'pinhole'")
     width, height = _numbers(data.get("image_size"), 2, f"trajectory {path}: image_size")
     (fps,) = _numbers([data.get("fps", 30.0)], 1, f"trajectory {path}: fps")
-    if width < 1 or height < 1 or fps <= 0:
+    if not all(side in range(1, MAX_SIDE + 1) for side in (width, height)) or fps <= 0:
         raise GartError(
             f"trajectory {path}: image_size is {width:g} x {height:g} and fps {fps:g}; "
-            "expected positive numbers"
+            f"expected whole pixels from 1 to {MAX_SIDE} and positive fps"
         )
     frames = data.get("frames")
     if not isinstance(frames, list) or not frames:
@@ -106,7 +108,7 @@ def _numbers(value: Any, count: int, where: str) -> list[float]:
     good = (
         isinstance(value, list)
         and len(value) == count
-        and all(type(v) in (int, float) and math.isfinite(v) for v in value)
+        and all(type(v) in (int, float) and abs(v) <= sys.float_info.max for v in value)
     )
     if not good:
         raise GartError(f"{where} is {str(value)[:80]}; expected {count} finite number(s)")

@@ -88,5 +88,5 @@ class VideoFile:
             cv2.setLogLevel(level)
         raise GartError(
             f"{self.path}: OpenCV opens no mp4 encoder ({', '.join(CODECS)}) for "
-            f"{width} x {height} frames; write to a folder instead"
+            f"{width} x {height} frames at {self.fps:g} a second; write to a folder instead"
         )

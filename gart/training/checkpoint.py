@@ -70,6 +70,8 @@ def load_checkpoint(path: Path) -> State:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError(f"it holds {type(values).__name__}, no JSON object")
         tensors = load_file(path.with_suffix(".safetensors"))
     except (OSError, ValueError, SafetensorError) as error:
         raise GartError(

@@ -57,20 +57,32 @@ def train(
     """Train `capture` into `folder`: settings, metrics, checkpoints and the final point cloud.
 
     With `resume` the newest checkpoint is continued exactly, as if the run had not stopped.
-    An interrupt waits for the iteration to end, saves a checkpoint and is raised as
+    An interrupt or SIGTERM waits for the iteration to end, saves a checkpoint and is raised as
     KeyboardInterrupt; a second one is raised at once and saves nothing.
 
     Raises:
         GartError: no training views, a value that is not finite, a file that cannot be written, a
-            checkpoint that cannot be read or belongs to other settings.
+            checkpoint that cannot be read or belongs to other settings, another training into
+            `folder`.
     """
-    trainer = Trainer(capture, config, device)
+    with folder.locked():
+        _train(Trainer(capture, config, device), capture, folder, resume, report)
+
+
+def _train(
+    trainer: Trainer,
+    capture: Capture,
+    folder: RunFolder,
+    resume: bool,
+    report: Callable[[Progress], None],
+) -> None:
+    config = trainer.config
     if resume:
         if saved := checkpoints(folder.checkpoints):
             trainer.load_state(load_checkpoint(saved[-1]))
     else:
         dataset = {"name": capture.name, "background": list(capture.background), **capture.metadata}
-        folder.write_config(config.as_dict(), dataset, device)
+        folder.write_config(config.as_dict(), dataset, trainer.device)
 
     def save() -> None:
         save_checkpoint(folder.checkpoints, trainer.state(), config.checkpoint_keep)
@@ -101,7 +113,7 @@ def _iterate(trainer: Trainer, folder: RunFolder) -> Iterator[Progress]:
     """Train to the end, logging; yields after every iteration."""
     config, first = trainer.config, trainer.iteration
     logged = folder.read_metrics()
-    earlier = float(logged[-1]["seconds"]) if logged else 0.0
+    earlier = float(logged[-1].get("seconds") or 0.0) if logged else 0.0
     losses: deque[float] = deque(maxlen=RECENT)
     psnrs: deque[float] = deque(maxlen=RECENT)
     start = time.perf_counter()
@@ -127,7 +139,7 @@ def _iterate(trainer: Trainer, folder: RunFolder) -> Iterator[Progress]:
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first SIGINT into a flag, so that no iteration stops half-way."""
+    """Turn the first SIGINT or SIGTERM into a flag, so that no iteration stops half-way."""
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield flag  # signals reach the main thread alone
@@ -135,10 +147,16 @@ def _interrupts() -> Iterator[threading.Event]:
 
     def handle(number: int, frame: object) -> None:
         flag.set()
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
-    previous = signal.signal(signal.SIGINT, handle)
+    def restore() -> None:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield flag
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()

@@ -133,7 +133,17 @@ class Trainer:
 
         Raises:
             UsageError: the state belongs to other settings or photographs.
+            GartError: it lacks something.
         """
+        try:
+            self._restore(state)
+        except KeyError as error:
+            raise GartError(
+                f"the checkpoint lacks {error}; delete it to continue from the one before, or "
+                "train anew with --overwrite"
+            ) from error
+
+    def _restore(self, state: State) -> None:
         self._require_same(state)
         tensors = {name: t.to(self.device) for name, t in state.tensors.items()}
         names = [f.name for f in fields(Gaussians)]

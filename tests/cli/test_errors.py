@@ -144,3 +144,25 @@ def test_debug_shows_the_traceback(gart, monkeypatch, line):
 def test_interrupt_before_training(gart, monkeypatch):
     monkeypatch.setattr("gart.datasets.load", failing_load(KeyboardInterrupt()))
     fails(gart("train", "demo"), 130, "interrupted")
+
+
+def test_a_file_that_cannot_be_written_is_named(gart, monkeypatch):
+    error = IsADirectoryError(21, "Is a directory", ".x.1.tmp", None, "x.json")
+    monkeypatch.setattr("gart.datasets.load", failing_load(error))
+    message = "x.json: Is a directory; give another path, or mend this one"
+    fails(gart("train", "demo"), 1, message)
+
+
+def test_a_failure_of_several_lines_becomes_one(gart, monkeypatch):
+    monkeypatch.setattr("gart.datasets.load", failing_load(GartError("no YAML: bad\n  line 1")))
+    fails(gart("train", "demo"), 1, "no YAML: bad line 1")
+
+
+def test_a_damaged_config_names_the_setting(gart, tmp_path):
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("{gart: {}, dataset: {source: a}, training: {}}")
+    for command in ("train demo --resume --out runs/a", "render runs/a"):
+        code, _, err = gart(*command.split())
+        assert code == 1
+        assert "config.yaml: downscale under dataset is None; expected int" in err

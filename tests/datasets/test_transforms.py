@@ -199,3 +199,14 @@ def test_missing_photographs_are_named(tmp_path, make):
         file.unlink()
     with pytest.raises(GartError, match=r"image files of the capture are missing: .*000\.png"):
         load(str(tmp_path))
+
+
+def test_a_number_that_is_not_finite_is_refused(tmp_path):
+    meta = write(tmp_path, LENS)
+    meta["frames"][3]["transform_matrix"][0][3] = math.nan
+    (tmp_path / "transforms.json").write_text(json.dumps(meta))
+    with pytest.raises(GartError, match=r"bad camera for .*006.png: .* not finite"):
+        load(tmp_path)
+    (tmp_path / "transforms.json").write_text(json.dumps({**meta, "frames": [{}], "k1": 0}))
+    with pytest.raises(GartError, match="file_path"):
+        load(tmp_path)

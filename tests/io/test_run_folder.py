@@ -151,3 +151,23 @@ def test_commit_is_that_of_the_checkout_gart_lies_in(tmp_path, monkeypatch):
     assert environment("cpu")["git_commit"] == head.stdout.strip()
     (package / "environment.py").write_text("changed = True")
     assert environment("cpu")["git_commit"] == head.stdout.strip() + "-dirty"
+
+
+def test_one_training_at_a_time(tmp_path):
+    run = make_run(tmp_path / "a")
+    message = r"another gart is training into .*a; wait for it, or give another folder"
+    with run.locked():
+        with pytest.raises(GartError, match=message):
+            RunFolder.create(run.path, overwrite=True)
+        assert run.exists
+    RunFolder.create(run.path, overwrite=True)
+    assert not run.exists
+
+
+@pytest.mark.parametrize("damaged", [b"garbage", b"[1]", b"\xff\xfe"])
+def test_a_damaged_line_of_metrics_is_named(tmp_path, damaged):
+    run = make_run(tmp_path / "a")
+    run.append_metrics({"iteration": 1})
+    run.metrics.write_bytes(run.metrics.read_bytes() + damaged + b"\n")
+    with pytest.raises(GartError, match=r"metrics.jsonl line 2 is no JSON object; delete"):
+        run.read_metrics()

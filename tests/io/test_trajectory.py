@@ -68,6 +68,9 @@ def frame_without(field):
         (lambda d: d.update(camera_model="opencv"), "camera_model is 'opencv'"),
         (lambda d: d.update(image_size=[4]), r"image_size is \[4\]; expected 2"),
         (lambda d: d.update(image_size=[4, 0]), "image_size is 4 x 0"),
+        (lambda d: d.update(image_size=[4.5, 5]), "image_size is 4.5 x 5"),
+        (lambda d: d.update(image_size=[10**9, 5]), "image_size is 1e.09 x 5.* to 32768"),
+        (lambda d: d.update(image_size=[10**400, 5]), "image_size is .*expected 2 finite"),
         (lambda d: d.update(fps=0), "fps 0"),
         (lambda d: d.update(frames=[]), "frames is empty"),
         (frame_without("pose"), "frame 1: pose is None; expected 12"),
@@ -92,6 +95,9 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(GartError, match=r"t.json cannot be read: No such file"):
         load_trajectory(tmp_path / "t.json")
     (tmp_path / "t.json").write_text("{")
+    with pytest.raises(GartError, match=r"t.json is not valid JSON"):
+        load_trajectory(tmp_path / "t.json")
+    (tmp_path / "t.json").write_text("[" * 100_000)
     with pytest.raises(GartError, match=r"t.json is not valid JSON"):
         load_trajectory(tmp_path / "t.json")
     (tmp_path / "t.json").write_text("[1]")

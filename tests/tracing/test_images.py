@@ -83,3 +83,13 @@ def test_pixels_without_rays_are_zero():
     assert image.opacity[~blind].max() > 0.5
     for output in (image.color, image.opacity, image.depth):
         assert output[blind].abs().max() == 0
+
+
+def test_depth_of_a_faint_pixel_keeps_its_digits():
+    # One hit of alpha 0.005: its depth is its tau, however little of the ray it takes.
+    view = camera(5, 5)
+    scene = gaussian((0, 0, 4), scales=(1, 1, 1), logit=math.log(0.005 / 0.995))
+    image = trace(scene, view)
+    middle = image.opacity[2, 2]
+    torch.testing.assert_close(middle, torch.tensor(0.005), rtol=1e-5, atol=0)
+    torch.testing.assert_close(image.depth[2, 2], torch.tensor(4.0), rtol=3e-7, atol=0)

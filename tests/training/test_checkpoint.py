@@ -56,6 +56,9 @@ def test_damaged_checkpoints_are_named(tmp_path):
     path.write_text("{")
     with pytest.raises(GartError, match="cannot be read"):
         load_checkpoint(path)
+    path.write_text("[]")
+    with pytest.raises(GartError, match=r"cannot be read .*it holds list"):
+        load_checkpoint(path)
     path.write_text(json.dumps({"format": 99}))
     with pytest.raises(GartError, match="has format 99, this gart reads 1"):
         load_checkpoint(path)

@@ -44,16 +44,18 @@ def test_a_run_fills_its_folder(small_capture, tmp_path):
     assert reports[0].iterations == 30
 
 
-def test_an_interrupted_run_resumes_exactly(small_capture, tmp_path, whole):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_resumes_exactly(small_capture, tmp_path, whole, number):
     folder = RunFolder.create(tmp_path / "run")
 
     def interrupt(progress):
         if progress.iteration == 17:
-            os.kill(os.getpid(), signal.SIGINT)  # arrives as Ctrl-C does
+            os.kill(os.getpid(), number)  # arrives as Ctrl-C does
 
     with pytest.raises(KeyboardInterrupt):
         train(small_capture, TrainConfig(**CONFIG), folder, report=interrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     saved = load_checkpoint(checkpoints(folder.checkpoints)[-1])
     assert saved.values["iteration"] == 17
     assert not folder.point_cloud.exists()
@@ -109,3 +111,16 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(small_capture, tmp_path
     ):
         train(small_capture, TrainConfig(**CONFIG), folder)
     assert checkpoints(folder.checkpoints)
+
+
+def test_a_checkpoint_that_lacks_something_is_one_sentence(small_capture, whole):
+    checkpoints(whole.checkpoints)[-1].write_text('{"format": 1, "iteration": 30}')
+    with pytest.raises(GartError, match=r"^the checkpoint lacks 'config'; delete it .*overwrite$"):
+        train(small_capture, TrainConfig(**CONFIG), whole, resume=True)
+
+
+def test_a_second_training_is_kept_out(small_capture, tmp_path, whole):
+    before = losses(whole)
+    with whole.locked(), pytest.raises(GartError, match="another gart is training into"):
+        train(small_capture, TrainConfig(**CONFIG), whole, resume=True)
+    assert losses(whole) == before
