@@ -9,6 +9,7 @@ import typer
 from gart.cli.device import choose_device
 from gart.cli.options import Backward, JsonFile, Mode, RenderMode
 from gart.cli.progress import ImageProgress
+from gart.errors import UsageError
 
 if TYPE_CHECKING:
     from gart.cli.runs import Source
@@ -70,6 +71,12 @@ def _measure(
     from gart.training import Trainer, load_config
     from gart.training.checkpoint import checkpoints, load_checkpoint
 
+    rendered = mode == "tilegs" or (source is not None and source.folder is None)
+    if backward is not None and rendered:
+        raise UsageError(
+            f"--backward {backward} belongs to training; a splat file, and --mode tilegs, is only "
+            "rendered: leave it out"
+        )
     if source is not None and source.folder is None:
         gaussians = source.gaussians(device)
         return profile_rendering(

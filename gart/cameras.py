@@ -7,6 +7,8 @@ order follow COLMAP and OpenCV (docs/conventions.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,10 +85,16 @@ class Camera:
         return self.model != "opencv_fisheye"
 
     @property
-    def lens(self) -> tuple[object, ...]:
+    def lens(self) -> tuple[Any, ...]:
         """All that decides the rays in camera space: equal lenses share their ray grids."""
         intrinsics = (self.fx, self.fy, self.cx, self.cy)
         return (self.model, *intrinsics, self.width, self.height, *self.distortion)
+
+    @classmethod
+    def of_lens(cls, lens: tuple[Any, ...]) -> Camera:
+        """The camera with this `lens` at the world's origin."""
+        model, fx, fy, cx, cy, width, height, *distortion = lens
+        return cls(torch.eye(3, 4), fx, fy, cx, cy, width, height, model, tuple(distortion))
 
     def resized(self, width: int, height: int) -> Camera:
         """The same view at another image size."""
@@ -137,6 +145,12 @@ class Camera:
             if self.model != "pinhole":
                 x, y = distort_points(x, y, self.distortion)
         return torch.stack([x * self.fx + self.cx, y * self.fy + self.cy], -1)
+
+
+@lru_cache(maxsize=16)
+def has_ray(lens: tuple[Any, ...]) -> Tensor:
+    """[H, W] bool: the pixels that cameras with this `Camera.lens` have a ray for."""
+    return Camera.of_lens(lens).directions().isfinite().all(-1)
 
 
 def distort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tuple[Tensor, Tensor]:

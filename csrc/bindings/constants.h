@@ -17,7 +17,6 @@ inline tvm::ffi::Map<tvm::ffi::String, double> constants() {
       {"near", kNear},
       {"eps2d", kEps2d},
       {"trace_tile", kTraceTile},
-      {"tilegs_tile", kTileGSTile},
       {"ring_size", kRingSize},
   };
 }

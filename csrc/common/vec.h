@@ -47,7 +47,6 @@ GART_HD T length(Vec3<T> a) {
 template <typename T>
 struct Mat3 {
   Vec3<T> r[3];
-  GART_HD Vec3<T> col(int j) const { return {r[0][j], r[1][j], r[2][j]}; }
 };
 
 template <typename T>

@@ -170,7 +170,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
         "cudaMemcpy");
     s[3] = static_cast<double>(record_count);
     s[4] = static_cast<double>(entries);
-    s[5] = keep_hits ? storage.total_hits() : 0.0;
+    s[5] = keep_hits ? storage.total_hits() : -1.0;  // not counted
     s[6] = repaired;
     s[7] = keep_hits ? storage.bytes_used(tiles) : 0.0;
   }

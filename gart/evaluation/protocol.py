@@ -119,6 +119,8 @@ def parse_metrics(metrics: str | Iterable[str]) -> tuple[str, ...]:
     """
     names = metrics.split(",") if isinstance(metrics, str) else list(metrics)
     names = [name.strip() for name in names]
+    if not names:
+        raise UsageError(f"there is no metric to measure; expected some of {','.join(METRICS)}")
     if unknown := [name for name in names if name not in METRICS]:
         raise UsageError(f"--metrics has {unknown[0]!r}; expected some of {','.join(METRICS)}")
     return tuple(names)

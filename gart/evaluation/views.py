@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gart.cameras import Camera, distort_points, undistort_points
+from gart.cameras import Camera, distort_points, has_ray, undistort_points
 from gart.capture import View
 from gart.errors import GartError, UsageError
 from gart.rendering import Rendering
@@ -95,8 +95,8 @@ def photograph(
         return image, mask
     if mode == "tilegs":
         return undistort(image, mask, camera)
-    has_ray = _has_ray(camera.lens)
-    return image, has_ray if mask is None else has_ray & mask
+    seen = has_ray(camera.lens)
+    return image, seen if mask is None else seen & mask
 
 
 def undistort(image: Tensor, mask: Tensor | None, camera: Camera) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ def undistort(image: Tensor, mask: Tensor | None, camera: Camera) -> tuple[Tenso
 @lru_cache(maxsize=4)
 def _undistortion(lens: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, Tensor]:
     """Where each undistorted pixel lies in the image, in OpenCV's pixels, and whether it does."""
-    camera = _camera_of(lens)
+    camera = Camera.of_lens(lens)
     x, y, _ = camera.undistorted().directions().unbind(-1)
     u, v = distort_points(x, y, camera.distortion)
     # Beyond a lens's field the polynomial folds back into the image: only a round trip tells.
@@ -137,13 +137,3 @@ def _undistortion(lens: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, Tensor
     columns, rows = u * camera.fx + camera.cx, v * camera.fy + camera.cy
     seen &= (columns >= 0) & (columns <= camera.width) & (rows >= 0) & (rows <= camera.height)
     return (columns - 0.5).float().numpy(), (rows - 0.5).float().numpy(), seen
-
-
-@lru_cache(maxsize=4)
-def _has_ray(lens: tuple[Any, ...]) -> Tensor:
-    return _camera_of(lens).directions().isfinite().all(-1)
-
-
-def _camera_of(lens: tuple[Any, ...]) -> Camera:
-    model, fx, fy, cx, cy, width, height, *distortion = lens
-    return Camera(torch.eye(3, 4), fx, fy, cx, cy, width, height, model, tuple(distortion))

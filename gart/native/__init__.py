@@ -1,7 +1,8 @@
 """The native libraries: loaded on first use, torch tensors in and out without copies.
 
-The C++ library is always there; the CUDA library only where it was built. Both export the same
-functions, so callers write `library(device).function(...)`.
+The C++ library is always there; the CUDA library only where it was built. Both export the tracer
+under the same names, so callers write `library(device).trace_forward(...)`; only the C++ library
+has the rasterizer (`tilegs_*`).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _summary(stages: Stages, total_ms: list[float], memory: int) -> dict[str, An
     stages_ms = {name: sum(ms) / repetitions for name, ms in stages.ms.items()}
     total = fmean(total_ms)
     counts = {name: fmean(values) for name, values in stages.counts.items()}
-    if counts.get("pixels"):
+    if counts.get("pixels") and "hits" in counts:
         counts["hits per pixel"] = counts["hits"] / counts["pixels"]
     return {
         "repetitions": repetitions,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gart.cameras import Camera
+from gart.errors import GartError
 from gart.native import constants
 
 # Rows are a face's x, y, z axes in camera space: front, right, left, down, up, back.
@@ -71,7 +72,7 @@ def ray_grid(camera: Camera, device: torch.device | str) -> RayGrid:
     """Rays of `camera` on `device`; cameras with equal lenses share them.
 
     Raises:
-        ValueError: a fisheye image so small that one tile spans more than a face can.
+        GartError: a fisheye image so small that one tile spans more than a face can.
     """
     # The pose plays no part, so any camera with this lens stands for all of them.
     return _cached(_Lens(camera), torch.device(device))
@@ -115,7 +116,7 @@ def _cached(lens: _Lens, device: torch.device) -> RayGrid:
     by_pixel = by_pixel[: camera.height, : camera.width]
     local = torch.einsum("hwij,hwj->hwi", axes[by_pixel], directions)
     if (local[..., 2] < 0.1).any():
-        raise ValueError(
+        raise GartError(
             f"fisheye image of {camera.width} x {camera.height} pixels: a {tile} x {tile} tile "
             "spans more than a cube face can; render it larger"
         )

@@ -24,8 +24,8 @@ class TraceSettings:
         alpha_max: responses are clamped here, without gradient beyond.
         transmittance_min: a ray stops below; the hit that gets there is still blended.
         near: nearest hit, in scene units of the ray's z.
-        ring_size: hits a pixel holds while their order is not yet proven, 1 to 64; changes only
-            speed.
+        ring_size: hits a pixel holds while their order is not yet proven; changes only speed.
+            1 to 64 on the CPU, the default alone on CUDA.
         sh: "ray": colour at the ray's direction (3DGART); "center": at the direction of the
             Gaussian's mean (3DGS).
         backward: where gradients are summed: "primitive" (per Gaussian and tile), "pixel" (atomics

@@ -83,7 +83,8 @@ def _forward(
         stages.add("forward", forward)
         stages.count("records", records)
         stages.count("pairs", pairs)
-        stages.count("hits", hits)
+        if hits >= 0:  # CUDA counts them only where it keeps them
+            stages.count("hits", hits)
         stages.count("pixels", opacity.numel())
         stages.count("repaired pixels", repaired)
         stages.count("LT buffer bytes", lt_bytes)

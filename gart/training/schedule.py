@@ -78,8 +78,8 @@ class Schedule:
         inside = self.densify_from <= iteration < self.densify_until
         return inside and (iteration - self.densify_from) % self.densify_every == 0
 
-    def target(self, iteration: int, count: int, budget: int) -> int:
-        """Gaussians to have after the densification at `iteration`, given `count` before it.
+    def target(self, count: int, budget: int) -> int:
+        """Gaussians to have after a densification, given `count` before it.
 
         3DGS-MCMC grows by 5 % a time. A short run densifies less often and so ends with fewer: its
         photographs have not yet shown where more would help.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gart.cameras import has_ray
 from gart.capture import Capture, View
 from gart.errors import GartError, UsageError
 from gart.scene import Gaussians
@@ -174,7 +175,7 @@ class Trainer:
         config, densifies = self.config, self.schedule.densifies(iteration)
         if densifies:
             relocate(self.gaussians, self._optimizer, config.dead_opacity, self._generator)
-            target = self.schedule.target(iteration, len(self.gaussians), config.budget)
+            target = self.schedule.target(len(self.gaussians), config.budget)
             added = target - len(self.gaussians)
             self.gaussians = grow(self.gaussians, self._optimizer, added, self._generator)
         add_noise(self.gaussians, config.noise * means_lr / self._unit**2, self._generator)
@@ -228,8 +229,13 @@ class Trainer:
 
 
 def _on_device(view: View, device: torch.device) -> View:
-    mask = None if view.mask is None else view.mask.to(device)
-    return replace(view, image=view.image.to(device), mask=mask)
+    """The view on `device`, pixels that the lens has no ray for masked out."""
+    mask, seen = view.mask, has_ray(view.camera.lens)
+    if not seen.all():
+        mask = seen if mask is None else seen & mask
+    return replace(
+        view, image=view.image.to(device), mask=None if mask is None else mask.to(device)
+    )
 
 
 def _squared_error(image: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:

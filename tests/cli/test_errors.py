@@ -166,3 +166,13 @@ def test_a_damaged_config_names_the_setting(gart, tmp_path):
         code, _, err = gart(*command.split())
         assert code == 1
         assert "config.yaml: downscale under dataset is None; expected int" in err
+
+
+def test_backward_mode_of_what_is_only_rendered(gart, trained):
+    message = (
+        "--backward pixel belongs to training; a splat file, and --mode tilegs, is only rendered: "
+        "leave it out"
+    )
+    run = trained / "runs/demo"
+    fails(gart("profile", str(run / "point_cloud.ply"), "--backward", "pixel"), 2, message)
+    fails(gart("profile", str(run), "--mode", "tilegs", "--backward", "pixel"), 2, message)

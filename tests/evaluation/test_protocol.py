@@ -72,4 +72,6 @@ def test_wrong_names():
         parse_metrics("psnr,lpisp")
     with pytest.raises(UsageError, match=r"--metrics has ''"):
         parse_metrics("")
+    with pytest.raises(UsageError, match="no metric to measure; expected some of psnr,ssim,lpips"):
+        parse_metrics([])
     assert parse_metrics("psnr, lpips") == ("psnr", "lpips")

@@ -69,6 +69,7 @@ def test_test_tools_are_no_runtime_requirement():
         "pyyaml",
         "rich",
         "safetensors",
+        "scipy",
         "torch",
         "typer",
     }

@@ -56,8 +56,8 @@ def test_means_lr_is_log_linear_between_its_ends():
 
 def test_growth_is_five_percent_and_stops_at_the_budget():
     s = schedule()
-    assert s.target(500, 100_000, 150_000) == 105_000
-    assert s.target(500, 149_000, 150_000) == 150_000
-    assert s.target(500, 150_000, 150_000) == 150_000
-    assert schedule(growth=0).target(500, 1000, 20_000) == 1000
-    assert s.target(500, 10, 5) == 10  # never fewer
+    assert s.target(100_000, 150_000) == 105_000
+    assert s.target(149_000, 150_000) == 150_000
+    assert s.target(150_000, 150_000) == 150_000
+    assert schedule(growth=0).target(1000, 20_000) == 1000
+    assert s.target(10, 5) == 10  # never fewer

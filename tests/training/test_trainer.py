@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gart.cameras import has_ray
 from gart.errors import GartError, UsageError
 from gart.stages import Stages
 from gart.training import TrainConfig, Trainer, trainer
@@ -155,6 +156,23 @@ def test_masked_pixels_do_not_train(small_capture):
     assert t.step()["loss"] == 0
     for name, tensor in before.tensors().items():
         assert torch.equal(getattr(t.gaussians, name), tensor)
+
+
+def test_pixels_without_a_ray_do_not_count(small_capture):
+    def seen_through_a_narrow_fisheye(value: int):
+        lens = {"model": "opencv_fisheye", "distortion": (-1.5,)}
+        views = []
+        for view in small_capture.train:
+            camera = replace(view.camera, **lens)
+            image = view.image.clone()
+            image[~has_ray(camera.lens)] = value
+            views.append(replace(view, camera=camera, image=image))
+        return replace(small_capture, train=views)
+
+    black, white = map(seen_through_a_narrow_fisheye, (0, 255))
+    assert 0 < has_ray(black.train[0].camera.lens).double().mean() < 1
+    config = TrainConfig(iterations=10, ssim_weight=0)  # SSIM's windows look over the edge
+    assert run(Trainer(black, config), 3) == run(Trainer(white, config), 3)
 
 
 @pytest.mark.parametrize(
