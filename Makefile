@@ -37,13 +37,13 @@ unit: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 wheel: $(VENV)/created
-	$(BIN)/pip wheel --no-deps -w dist .
+	PYTHON=$(BIN)/python scripts/build_wheel.sh dist
 
 # A wheel with the CUDA library, for Hopper GPUs; needs nvcc, no GPU. CUDAARCHS names other architectures.
 build-cuda: export GART_CUDA := ON
 build-cuda: export CUDAARCHS ?= 90
 build-cuda: $(VENV)/created
-	$(BIN)/pip wheel --no-deps -w dist/cuda -C build-dir=build/cuda .
+	PYTHON=$(BIN)/python scripts/build_wheel.sh dist/cuda
 
 clean:
 	rm -rf $(VENV) build dist

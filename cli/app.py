@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import gart
+from gart.cli.doctor import doctor
 from gart.cli.eval import evaluate
 from gart.cli.profile import profile
 from gart.cli.render import render
@@ -34,6 +35,7 @@ app.command("train", epilog=scene_list())(train)
 app.command("render")(render)
 app.command("eval")(evaluate)
 app.command("profile")(profile)
+app.command("doctor")(doctor)
 
 
 def _print_version(wanted: bool) -> None:

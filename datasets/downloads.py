@@ -18,6 +18,11 @@ from gart.errors import GartError
 _FAILURES = (OSError, RuntimeError, zipfile.BadZipFile, tarfile.TarError, EOFError)
 
 
+def cache_folder() -> Path:
+    """Where named data sets are downloaded to: nerfbaselines' folder, so that both share them."""
+    return Path(nerfbaselines.NB_PREFIX) / "datasets"
+
+
 def dataset_folder(dataset: str, scene: str, cache: Path | None) -> Path:
     """The folder of a named scene, downloaded when it is not there.
 
@@ -28,7 +33,7 @@ def dataset_folder(dataset: str, scene: str, cache: Path | None) -> Path:
         GartError: the folder was placed by hand, or the download failed.
     """
     deepblending.register()
-    folder = (cache or Path(nerfbaselines.NB_PREFIX) / "datasets") / dataset / scene
+    folder = (cache or cache_folder()) / dataset / scene
     if folder.exists():
         _check_origin(folder, getattr(_downloader(dataset), "version", None))
         return folder

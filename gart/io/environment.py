@@ -21,7 +21,7 @@ def environment(device: torch.device | str) -> dict[str, str | None]:
         "torch": torch.__version__,
         "device": device.type,
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
-        "driver": _driver() if on_gpu else None,
+        "driver": driver_version() if on_gpu else None,
     }
 
 
@@ -41,7 +41,8 @@ def _git_commit() -> str | None:
     return _output("git", "-C", str(here.parent), *describe)
 
 
-def _driver() -> str | None:
+def driver_version() -> str | None:
+    """The NVIDIA driver's version as nvidia-smi tells it, None where there is none."""
     text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return text.splitlines()[0] if text else None
 

@@ -6,7 +6,7 @@ import pytest
 import gart as package
 from gart.datasets.names import scene_names
 
-COMMANDS = ["train", "render", "eval", "profile"]
+COMMANDS = ["train", "render", "eval", "profile", "doctor"]
 PROBE = """
 import sys
 from gart.cli.app import run
@@ -49,6 +49,7 @@ def test_options_are_those_of_the_design(gart):
         "render": "--mode --split --trajectory --output",
         "eval": "--mode --metrics --protocol --json",
         "profile": "--iterations --backward --mode --json",
+        "doctor": "--json",
     }
     for command, expected in options.items():
         _, out, _ = gart(command, "--help")
