@@ -7,6 +7,7 @@ many small torch operations stall when other programs use the same cores.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def unit(vectors: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Solid:
+class Solid(ABC):
     """A convex solid.
 
     Attributes:
@@ -56,13 +57,13 @@ class Solid:
             vectors = vectors - vector(*self.center)
         return _turn(vectors, -self.turn)
 
+    @abstractmethod
     def span(self, origins: Array, directions: Array) -> tuple[Array, Array]:
         """Where local rays enter and leave the solid; enter > leave where they miss."""
-        raise NotImplementedError
 
+    @abstractmethod
     def normal(self, points: Array) -> Array:
         """Outward local unit normals at local surface points."""
-        raise NotImplementedError
 
     def hit(self, origins: Array, directions: Array) -> Array:
         """[R] distance at which world rays from outside meet the solid; inf where they miss."""
