@@ -1,127 +1,107 @@
-"""Times the CUDA tracer on the cameras of a room, as kernel sums and as wall time from Python.
+"""Times the tracer, and gsplat where it is installed, on the cameras of rooms.
 
-    python benchmarks/trace_room.py ROOM.npz...
+    python benchmarks/trace_room.py ROOM.npz... [--sh center,ray] [--backward primitive]
 
-ROOM.npz holds means, quats, scales, opacities, sh, viewmats, Ks, width, height. Reported are means
-over its cameras: wall time (median of 20 calls, CUDA events), the sum of the kernels
-(torch.profiler), the kernels that take longest, and the counts of one frame.
+Reported are means over a room's cameras, from parameters to image and from the image's gradient to
+the parameters': the sum of everything the GPU does (torch.profiler), wall time from Python between
+two synchronizations, and CUDA events around the same calls (medians). On the CPU: wall time alone.
 """
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable
+import argparse
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile
+from measuring import PASSES, machine, markdown_table, measure_passes, write_json
+from peers import gsplat_passes
+from rooms import load_room
+from torch import Tensor
 
 from gart.cameras import Camera
+from gart.errors import GartError
 from gart.scene import Gaussians
 from gart.stages import Stages
-from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings, trace
+from gart.tracing import BACKWARD_MODES, LT_LAYOUTS, SH_MODES, TraceSettings, trace
 
 
-def load(path: str) -> tuple[Gaussians, list[Camera]]:
-    """The room's Gaussians on the GPU, and its cameras."""
-    data = np.load(path)
+def measure_gart(
+    scene: Gaussians, cameras: list[Camera], settings: TraceSettings, repetitions: int
+) -> dict[str, Any]:
+    """Times, peak memory, the largest LT buffer, and the counts of a frame."""
+    leaves = scene.map(lambda t: t.detach().clone().requires_grad_())
 
-    def tensor(name: str) -> torch.Tensor:
-        return torch.tensor(data[name].astype(np.float32))
+    def forward(camera: int) -> Tensor:
+        return trace(leaves, cameras[camera], settings).color
 
-    scene = Gaussians(
-        means=tensor("means"),
-        quats=tensor("quats"),
-        log_scales=tensor("scales").log(),
-        opacity_logits=tensor("opacities").double().logit().float(),
-        sh=tensor("sh"),
-    )
-    width, height = int(data["width"]), int(data["height"])
-    cameras = []
-    for viewmat, k in zip(data["viewmats"], data["Ks"], strict=True):
-        c2w = torch.tensor(np.linalg.inv(viewmat.astype(np.float64))[:3], dtype=torch.float32)
-        intrinsics = (float(k[0, 0]), float(k[1, 1]), float(k[0, 2]), float(k[1, 2]))
-        cameras.append(Camera(c2w, *intrinsics, width, height))
-    return scene.to("cuda"), cameras
+    found = measure_passes(forward, list(leaves.tensors().values()), len(cameras), repetitions)
+    with Stages() as stages:
+        for camera in range(len(cameras)):
+            forward(camera).sum().backward()
+    counts = {name: fmean(values) for name, values in stages.counts.items()}
+    largest = int(max(stages.counts.get("LT buffer bytes", [0])))
+    return {**found, "lt_bytes": largest, "counts": counts}
 
 
-def wall(run: Callable[[], object], repeats: int = 20) -> float:
-    """Median milliseconds of one call."""
-    times = []
-    for i in range(repeats + 5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        if i >= 5:
-            times.append(start.elapsed_time(end))
-    return float(np.median(times))
-
-
-def kernels(run: Callable[[], object], calls: int) -> tuple[float, str]:
-    """Milliseconds of all kernels of one call, and the longest of them by name."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        run()
-        torch.cuda.synchronize()
-    events = {}
-    for event in profiler.key_averages():
-        name = re.sub(r"<.*|\(.*", "", event.key.replace("(anonymous namespace)::", ""))
-        name = name.split("::")[-1].split(" ")[-1]
-        ms = event.self_device_time_total / calls / 1000
-        events[name] = events.get(name, 0.0) + ms
-    longest = sorted(events.items(), key=lambda item: -item[1])[:8]
-    return sum(events.values()), ", ".join(f"{name} {ms:.3f}" for name, ms in longest)
-
-
-def measure(scene: Gaussians, cameras: list[Camera], settings: TraceSettings) -> None:
-    """Print one table row for the room and settings."""
-    leaves = scene.map(lambda t: t.clone().requires_grad_())
-    gradient = torch.randn(cameras[0].height, cameras[0].width, 3, device="cuda")
-    rounds = 5
-
-    def forward(camera: Camera) -> torch.Tensor:
-        return trace(leaves, camera, settings).color
-
-    def backward(image: torch.Tensor) -> None:
-        for tensor in leaves.tensors().values():
-            tensor.grad = None
-        image.backward(gradient, retain_graph=True)
-
-    calls = rounds * len(cameras)
-    forward_wall = np.mean([wall(lambda c=c: forward(c)) for c in cameras])
-    forward_sum, forward_kernels = kernels(
-        lambda: [forward(c) for _ in range(rounds) for c in cameras], calls
-    )
-    images = [forward(c) for c in cameras]
-    backward_wall = np.mean([wall(lambda i=i: backward(i)) for i in images])
-    backward_sum, backward_kernels = kernels(
-        lambda: [backward(i) for _ in range(rounds) for i in images], calls
-    )
-    print(
-        f"sh={settings.sh} {settings.backward}: kernels forward {forward_sum:.3f} backward "
-        f"{backward_sum:.3f} | wall forward {forward_wall:.3f} backward {backward_wall:.3f}\n"
-        f"  forward: {forward_kernels}\n  backward: {backward_kernels}",
-        flush=True,
-    )
+def table_row(where: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What the table shows of one measurement."""
+    row = dict(where)
+    for kind in ("kernels", "wall", "events"):
+        for name in PASSES:
+            row[f"{name} {kind} ms"] = found[name].get(kind)
+    row["LT MB"] = found.get("lt_bytes", float("nan")) / 1e6
+    row["peak MB"] = found.get("peak_bytes", float("nan")) / 1e6
+    return row
 
 
 def main() -> None:
     """Measure every room named on the command line."""
-    print(torch.cuda.get_device_name(), f"torch {torch.__version__}")
-    for path in sys.argv[1:]:
-        scene, cameras = load(path)
-        with Stages() as stages:
-            for camera in cameras:
-                trace(scene.map(lambda t: t.requires_grad_()), camera)
-        counts = {name: int(np.mean(values)) for name, values in stages.counts.items()}
-        print(f"{path}: {counts}")
-        scene = scene.detach()
-        for sh in SH_MODES:
-            for mode in BACKWARD_MODES:
-                measure(scene, cameras, TraceSettings(sh=sh, backward=mode))
+
+    def words(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("scenes", nargs="+", help="room .npz, or splat .ply")
+    parser.add_argument("--trajectory", help="cameras of a .ply (nerfbaselines-v1 JSON)")
+    parser.add_argument("--sh", type=words, default=SH_MODES, help="comma-separated")
+    parser.add_argument("--backward", type=words, default=BACKWARD_MODES, help="comma-separated")
+    parser.add_argument("--layouts", type=words, default=LT_LAYOUTS, help="comma-separated")
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path, help="write everything measured there")
+    arguments = parser.parse_args()
+    results = []
+
+    def report(where: dict[str, Any], found: dict[str, Any]) -> None:
+        results.append((where, found))
+        print(where, {name: found[name] for name in PASSES}, found.get("counts", ""), flush=True)
+
+    for path in arguments.scenes:
+        scene, cameras = load_room(path, arguments.trajectory)
+        scene, room = scene.to(arguments.device), {"room": Path(path).stem}
+        if arguments.device == "cuda":
+            for name, (forward, leaves) in gsplat_passes(scene, cameras).items():
+                found = measure_passes(forward, leaves, len(cameras), arguments.repetitions)
+                report({**room, "what": name}, found)
+        for sh, backward, layout in product(arguments.sh, arguments.backward, arguments.layouts):
+            chosen = {"sh": sh, "backward": backward, "lt_layout": layout}
+            try:
+                settings = TraceSettings(**chosen)
+                found = measure_gart(scene, cameras, settings, arguments.repetitions)
+            except (ValueError, GartError) as error:
+                print(f"not measured: {chosen}: {error}", flush=True)
+                continue
+            report({**room, "what": "gart", **chosen}, found)
+    keys = ("room", "what", "sh", "backward", "lt_layout")
+    print(markdown_table([table_row({k: w.get(k) for k in keys}, found) for w, found in results]))
+    if arguments.json:
+        write_json(
+            arguments.json,
+            {**machine(arguments.device), "results": [{**w, "measured": f} for w, f in results]},
+        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,13 +14,12 @@ import typer
 import gart
 from gart.cli.doctor import doctor
 from gart.cli.eval import evaluate
+from gart.cli.interrupts import INTERRUPTED, TERMINATED, WORDS, terminate
 from gart.cli.profile import profile
 from gart.cli.render import render
 from gart.cli.scenes import scene_list
 from gart.cli.train import train
 from gart.errors import GartError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="gart",
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line.
 
     Returns:
-        Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+        Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
     """
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -79,14 +79,18 @@ def run(arguments: Sequence[str]) -> int:
         code = app(arguments or ["--help"], prog_name="gart", standalone_mode=False)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit as stop:
+        if stop.code != TERMINATED:
+            raise
+        code = TERMINATED
     except Exception as error:
         if debug:
             traceback.print_exc()
         message, code = _explain(error)
         print(f"error: {message}", file=sys.stderr)
         return code
-    if code == INTERRUPTED:
-        print("error: interrupted", file=sys.stderr)
+    if code in WORDS:
+        print(f"error: {WORDS[code]}", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
@@ -102,6 +106,12 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         path = error.filename2 or error.filename  # a rename's target: the other is a temporary
         return f"{path}: {error.strerror}; give another path, or mend this one", 1
+    if isinstance(error, (RuntimeError, MemoryError)):
+        from gart import memory
+
+        if memory.is_out_of_memory(error):
+            advice = "take fewer Gaussians or smaller images, or free memory that others use"
+            return memory.explain(error, "this command", advice), 1
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text}; rerun with --debug for the traceback" if text else (
@@ -114,4 +124,5 @@ def main() -> None:
     # PyTorch's threads otherwise spin while they wait for each other: on a machine that is also
     # busy with something else, training was measured at a fifth of the speed, and no faster idle.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    signal.signal(signal.SIGTERM, terminate)
     sys.exit(run(sys.argv[1:]))

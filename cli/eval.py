@@ -34,15 +34,16 @@ def evaluate(
     device = choose_device("auto", mode)
     with status("loading the photographs"):
         views = source.views("test")
+    gaussians, settings = source.planned(mode, device, [view.camera for view in views], names)
     with ImageProgress("evaluating") as progress:
         result = evaluation.evaluate(
-            source.gaussians(device),
+            gaussians,
             views,
             mode=mode,
             metrics=names,
             protocol=protocol,
             background=source.background(),
-            settings=source.settings(mode),
+            settings=settings,
             report=progress,
         )
     if source.folder is not None:

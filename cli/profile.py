@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gart.cli.device import choose_device
-from gart.cli.options import Backward, JsonFile, Mode, RenderMode
+from gart.cli.options import JsonFile, Mode, RenderMode
 from gart.cli.progress import ImageProgress
 from gart.errors import UsageError
 
 if TYPE_CHECKING:
     from gart.cli.runs import Source
     from gart.profiling.measure import Report
+
+Backwards = Literal["primitive", "hybrid", "pixel", "all"]
 
 SUBJECT_HELP = (
     "Run folder, scene name or folder, or splat file (.ply); the newest run if left out. "
@@ -29,7 +31,11 @@ def profile(
         int, typer.Option(min=1, help="Training iterations, or images, to average over.")
     ] = 20,
     backward: Annotated[
-        Backward | None, typer.Option(help="One backward mode; all three side by side if left out.")
+        Backwards | None,
+        typer.Option(
+            help="One backward mode; the three side by side if left out; `all` sets those of the "
+            "papers' LT buffer beside them."
+        ),
     ] = None,
     mode: RenderMode = "rt",
     json: JsonFile = None,
@@ -59,7 +65,7 @@ def _measure(
     subject: str | None,
     device: str,
     mode: Mode,
-    backward: Backward | None,
+    backward: Backwards | None,
     iterations: int,
     report: Report,
 ) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def _measure(
     from gart import datasets
     from gart.cli.runs import preset_for
     from gart.profiling import orbit, profile_rendering, profile_training
-    from gart.tracing import BACKWARD_MODES
+    from gart.tracing import BACKWARD_MODES, LT_LAYOUTS
     from gart.training import Trainer, load_config
     from gart.training.checkpoint import checkpoints, load_checkpoint
 
@@ -96,7 +102,8 @@ def _measure(
             config,
             device,
             iterations=iterations,
-            backward=[backward] if backward else BACKWARD_MODES,
+            backward=BACKWARD_MODES if backward in (None, "all") else [backward],
+            lt_layouts=LT_LAYOUTS if backward == "all" else None,
             state=state,
             report=report,
         )

@@ -47,7 +47,7 @@ def render(
         with status("loading the photographs"):
             views = [(view.name, view.camera) for view in source.views(split)]
         what = split
-    gaussians = source.gaussians(device)
+    gaussians, settings = source.planned(mode, device, [camera for _, camera in views])
     output = output or source.renders / f"{what}_{mode}"
     with ImageProgress("rendering") as progress:
         render_views(
@@ -57,7 +57,7 @@ def render(
             mode=mode,
             background=source.background(),
             fps=fps,
-            settings=source.settings(mode),
+            settings=settings,
             report=progress,
         )
     print(f"saved {len(views)} views to {output}")

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from gart import datasets
 from gart.errors import UsageError
+from gart.evaluation import plan_rendering
 from gart.io import RunFolder, find_run, load_ply
 from gart.tracing import TraceSettings
 from gart.training import preset_names
 from gart.training.trainer import BACKGROUNDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gart.cameras import Camera
     from gart.capture import Capture, View
     from gart.cli.options import Mode, Split
     from gart.scene import Gaussians
@@ -50,6 +54,16 @@ class Source:
             return None
         return replace(TraceSettings(), sh=self.folder.recorded("training", "sh", str))
 
+    def planned(
+        self, mode: Mode, device: str, cameras: list[Camera], metrics: Iterable[str] = ()
+    ) -> tuple[Gaussians, TraceSettings | None]:
+        """The trained scene on `device` and the renderer's settings; says what tracing needs."""
+        gaussians, settings = self.gaussians("cpu"), self.settings(mode)
+        if mode == "rt" and cameras:
+            plan = plan_rendering(gaussians, cameras, device, settings=settings, metrics=metrics)
+            print(plan, flush=True)
+        return gaussians.to(device), settings
+
     def background(self) -> tuple[float, float, float]:
         """RGB behind the scene, as in training."""
         if self.folder is None:
@@ -83,13 +97,24 @@ class Source:
 
 
 def find_source(subject: str | None) -> Source | None:
-    """The run or splat file that a RUN|SCENE argument names, or None when it names a scene."""
+    """The run or splat file that a RUN|SCENE argument names, or None when it may name a scene.
+
+    Raises:
+        UsageError: it can name neither.
+    """
     try:
         return Source.find(subject)
     except UsageError:
-        if subject is None or Path(subject).suffix.lower() == ".ply":
+        if subject is None or not _may_be_scene(Path(subject)):
             raise
         return None
+
+
+def _may_be_scene(path: Path) -> bool:
+    """A folder, or something like a name: a word, or a data set and a word."""
+    if path.exists() or path.suffix.lower() == ".ply":
+        return path.is_dir()
+    return len(path.parts) == 1 or path.parts[0] in datasets.scene_names()
 
 
 def preset_for(scene: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gart.cli.device import choose_device
+from gart.cli.interrupts import INTERRUPTED, TERMINATED, WORDS
 from gart.cli.options import Backward, Device
 from gart.cli.progress import TrainingProgress, status
 from gart.errors import GartError
@@ -17,9 +18,11 @@ SCENE_HELP = "Folder of posed photographs, scene name, dataset/scene, or `demo`.
 
 
 class InterruptedRunError(GartError):
-    """Ctrl-C in a run that can be continued."""
+    """Ctrl-C or SIGTERM in a run that can be continued."""
 
-    exit_code = 130
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def train(
@@ -67,10 +70,12 @@ def train(
         RunFolder.create(out, resume=resume, overwrite=overwrite)
     with status(f"loading {scene}"):
         capture = datasets.load(scene, downscale=downscale or 1)
+    plan = training.plan_training(capture, train_config, chosen)
     folder = RunFolder.create(out, resume=resume, overwrite=overwrite)
     print(
         f"{capture.name}: {len(capture.train)} training views, {len(capture.test)} held out, "
-        f"{len(capture.points)} points; {train_config.iterations} iterations on {chosen} -> {out}",
+        f"{len(capture.points)} points; {train_config.iterations} iterations on {chosen} -> {out}\n"
+        f"{plan} with its budget of {train_config.budget:,} Gaussians",
         flush=True,
     )
     if unposed := capture.metadata.get("unposed"):
@@ -78,9 +83,10 @@ def train(
     try:
         with TrainingProgress(chosen) as progress:
             training.train(capture, train_config, folder, chosen, resume, progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
         if not folder.exists:  # nothing was trained that could be continued
             raise
+        code = TERMINATED if isinstance(stop, SystemExit) else INTERRUPTED
         again = shlex.join(["gart", "train", scene, "--out", str(out), "--device", chosen])
-        raise InterruptedRunError(f"interrupted; continue with: {again} --resume") from None
+        raise InterruptedRunError(f"{WORDS[code]}; continue with: {again} --resume", code) from None
     print(f"saved {folder.point_cloud}")

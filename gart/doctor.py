@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +20,18 @@ from pathlib import Path
 from typing import Literal
 
 import gart
-from gart.errors import GartError
+from gart.errors import GartError, LibraryError
 
 REINSTALL = "reinstall gart with pip install ."
-REBUILD = "reinstall gart with GART_CUDA=ON where nvcc is on the PATH"
+
+PROBE = """
+import sys
+sys.modules["torch"] = None  # takes seconds to import, and is not needed for this
+import tvm_ffi
+tvm_ffi.load_module(sys.argv[1]).constants()
+"""
+"""Loads a library in a process of its own."""
+PROBE_SECONDS = 60
 
 LEAST_MEMORY = 2e9
 LEAST_DISK = 2e9
@@ -67,6 +78,8 @@ def examine() -> list[Check]:
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
+    except LibraryError as error:
+        return Check(name, error.found, "problem", error.mend)
     except Exception as error:
         return Check(name, _reason(error), "problem", REINSTALL)
 
@@ -119,15 +132,12 @@ def gpu() -> Check:
 
 def cpu_library() -> Check:
     """The C++ library, without which nothing works."""
-    from gart.native import library, library_path
+    from gart import native
 
-    path = library_path("cpu")
-    if path is None:
-        return Check("CPU library", "not installed", "problem", REINSTALL)
-    try:
-        library("cpu").constants()
-    except Exception as error:
-        return Check("CPU library", _reason(error), "problem", REINSTALL)
+    path = native.library_path("cpu")
+    if path is not None:
+        _load_apart("cpu", path)
+    native.library("cpu").constants()
     return Check("CPU library", f"loads from {path}")
 
 
@@ -135,47 +145,55 @@ def cuda_library() -> Check:
     """The CUDA library: present, loadable, as new as the C++ one, and able to use the GPU."""
     import torch
 
-    from gart.native import constants, library, library_path
+    from gart import native
 
-    name, path = "CUDA library", library_path("cuda")
+    name, path = "CUDA library", native.library_path("cuda")
     has_gpu = torch.cuda.is_available()
     if path is None:
         return (
-            Check(name, "not installed, so the GPU is not used", "warning", REBUILD)
+            Check(name, "not installed, so the GPU is not used", "warning", native.REBUILD)
             if has_gpu
             else Check(name, "not installed; needed on NVIDIA GPUs only")
         )
-    try:
-        found = {str(key): float(value) for key, value in library("cuda").constants().items()}
-    except Exception as error:
-        return Check(name, _reason(error), "problem", REBUILD)
-    if found != constants():
+    _load_apart("cuda", path)
+    found = {str(key): float(value) for key, value in native.library("cuda").constants().items()}
+    if found != native.constants():
         value = f"{path} was built from other sources than the CPU library"
-        return Check(name, value, "problem", REBUILD)
+        return Check(name, value, "problem", native.REBUILD)
+    capabilities = ", ".join(native.architectures())
+    value = f"loads from {path}, built for compute capability {capabilities}"
     if not has_gpu:
-        return Check(name, f"loads from {path}; unused, as there is no GPU for it")
-    return launch(path)
-
-
-def launch(path: Path) -> Check:
-    """Trace one Gaussian on the current GPU: only that shows that its kernels run there."""
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
+        return Check(name, f"{value}; unused, as there is no GPU for it")
     try:
+        native.require_gpu_code()
         _trace_one("cuda")
-    except Exception as error:
-        reason = _reason(error)
-        if "out of memory" in reason:
-            mend = "end other work on the GPU, and try again"
-            return Check("CUDA library", f"loads from {path}; {reason}", "warning", mend)
-        if "driver version is insufficient" in reason:
-            mend = "update the NVIDIA driver, or build gart with an older CUDA toolkit"
-            return Check("CUDA library", reason, "problem", mend)
-        if "no kernel image" in reason or "unsupported toolchain" in reason:
-            reason = f"{path} holds no code for compute capability {major}.{minor} ({reason})"
-        return Check("CUDA library", reason, "problem", f"{REBUILD} and CUDAARCHS={major}{minor}")
-    return Check("CUDA library", f"loads from {path}, traces on compute capability {major}.{minor}")
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            return Check(name, f"{value}; {_reason(error)}", "problem", native.REBUILD)
+        mend = "end other work on the GPU, and try again"
+        return Check(name, f"{value}; {_reason(error)}", "warning", mend)
+    major, minor = torch.cuda.get_device_capability()
+    return Check(name, f"{value}; traces on {major}.{minor}")
+
+
+def _load_apart(backend: str, path: Path) -> None:
+    """Load a library in another process first: a damaged one can end the process that loads it.
+
+    Raises:
+        LibraryError: it ended or hung that process. An ordinary failure is left to the next load.
+    """
+    from gart.native import does_not_load, require_whole
+
+    require_whole(backend, path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE, path], capture_output=True, timeout=PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise does_not_load(backend, path, f"no answer in {PROBE_SECONDS} seconds") from None
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        raise does_not_load(backend, path, f"that ends Python with {name}, so it is damaged")
 
 
 def _trace_one(device: str) -> None:

@@ -11,3 +11,17 @@ class UsageError(GartError):
     """A wrong option, name or value given by the user."""
 
     exit_code = 2
+
+
+class LibraryError(GartError):
+    """A native library that cannot be used.
+
+    Attributes:
+        found: which and why.
+        mend: what to do about it.
+    """
+
+    def __init__(self, found: str, mend: str) -> None:
+        super().__init__(f"{found}; {mend}")
+        self.found = found
+        self.mend = mend

@@ -17,7 +17,9 @@ inline tvm::ffi::Map<tvm::ffi::String, double> constants() {
       {"near", kNear},
       {"eps2d", kEps2d},
       {"trace_tile", kTraceTile},
+      {"block_tiles", kBlockTiles},
       {"ring_size", kRingSize},
+      {"max_ring", kMaxRing},
   };
 }
 

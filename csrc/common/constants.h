@@ -21,7 +21,11 @@ constexpr float kEps2d = 0.3f;
 // Pixels per tile edge of the tracer (3DGART section 4) and of TileGS (gsplat's default).
 constexpr int kTraceTile = 8;
 constexpr int kTileGSTile = 16;
-// Hits a pixel holds while it waits for proof that nothing nearer can come (docs/tracer.md).
+// Tiles on the edge of a block, the tracer's step above the tile in finding what a support touches.
+constexpr int kBlockTiles = 8;
+// Hits a pixel holds while it waits for proof that nothing nearer can come (docs/tracer.md), and
+// the most that it can be set to.
 constexpr int kRingSize = 16;
+constexpr int kMaxRing = 64;
 
 }  // namespace gart

@@ -31,7 +31,7 @@ struct SplatParams {
 };
 
 // alpha(pixel) = opacity exp(-(a dx^2 + c dy^2) / 2 - b dx dy), (dx, dy) from the pixel to (x, y).
-// The radii are half sizes, in whole pixels, of a box around every response of at least alpha_min.
+// The radii are half sizes, in pixels, of the box around every response of at least alpha_min.
 template <typename T>
 struct Splat {
   T x, y;     // pixels
@@ -42,11 +42,19 @@ struct Splat {
   T radius_x, radius_y;
 };
 constexpr int kSplatFloats = 12;
+constexpr float kSplatNoise = 1e-6f;  // relative error of splat_distance's largest term in float32
 
 // Tiles [x0, x1) x [y0, y1); empty for a Gaussian that is not drawn.
 struct TileRect {
   int32_t x0, y0, x1, y1;
 };
+
+// Squared radius, in standard deviations, within which a response reaches alpha_min; a little more,
+// so that what rounding leaves of such a response lies inside too.
+template <typename T>
+GART_HD T squared_reach(T opacity, T alpha_min) {
+  return 2 * std::log(opacity / alpha_min) + T(2e-3);
+}
 
 template <typename T>
 GART_HD T clamp(T value, T low, T high) {
@@ -87,7 +95,6 @@ GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opac
   if (params.antialiased) opacity *= std::sqrt(sharp_det / det);
   if (!(opacity >= T(params.alpha_min)) || !(det > 0)) return false;
 
-  const T reach = std::sqrt(2 * std::log(opacity / T(params.alpha_min)));
   splat->x = view.fx * px + view.cx;
   splat->y = view.fy * py + view.cy;
   splat->a = c / det;
@@ -95,8 +102,10 @@ GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opac
   splat->c = a / det;
   splat->opacity = opacity;
   splat->depth = m.z;
-  splat->radius_x = std::ceil(reach * std::sqrt(a));
-  splat->radius_y = std::ceil(reach * std::sqrt(c));
+  // splat_distance cancels in slanted needles by the factor a c / det: their box grows with it.
+  const T reach2 = squared_reach(opacity, T(params.alpha_min)) * (1 + kSplatNoise * a * splat->a);
+  splat->radius_x = std::sqrt(reach2 * a);
+  splat->radius_y = std::sqrt(reach2 * c);
   const T finite = splat->x + splat->y + splat->depth + det + splat->radius_x + splat->radius_y;
   return std::isfinite(finite) && splat->radius_x > 0 && splat->radius_y > 0 &&
          splat->x + splat->radius_x > 0 && splat->x - splat->radius_x < view.width &&

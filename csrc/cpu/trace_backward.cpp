@@ -13,51 +13,19 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstring>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "bindings/tensors.h"
 #include "common/gradients.h"
+#include "cpu/backward_inputs.h"
 #include "cpu/parallel.h"
 #include "cpu/tile_lists.h"
 #include "cpu/tile_pixels.h"
 
 namespace gart {
 namespace {
-
-enum class Mode { kPrimitive, kHybrid, kPixel };
-
-// What the forward pass kept.
-struct Saved {
-  int64_t records;
-  const RayRecord<float>* record;
-  const int32_t* gaussian;
-  const int64_t* face_begin;
-  const int64_t* tile_offset;
-  const int32_t* tile_record;
-  const int32_t* pixel_hits;
-  const int64_t* hit_offset;
-  const int32_t* hits;
-};
-
-struct OutputGradients {
-  const float* color;    // [H, W, 3]
-  const float* opacity;  // [H, W]
-  const float* depth;    // [H, W] of the blended depth
-};
-
-void atomic_add(float* target, float value) {
-  static_assert(sizeof(std::atomic<float>) == sizeof(float),
-                "float atomics must be lock-free in place");
-  auto* atomic = reinterpret_cast<std::atomic<float>*>(target);
-  float old = atomic->load(std::memory_order_relaxed);
-  while (!atomic->compare_exchange_weak(old, old + value, std::memory_order_relaxed)) {
-  }
-}
 
 // Gradients of one tile's pairs: `width` floats each, for the list's records that have hits.
 struct PairSums {
@@ -73,17 +41,27 @@ struct HitValues {
   std::vector<int32_t> pixel, by_entry;  // by_entry: hits ordered by list entry
 };
 
-// Sums over one hit: geometry (10 moments) and colour, 3 sums with sh=center, 3 x 16
+// How many harmonics the colour sums have room for: as many as vectors fill. 0 with sh=center.
+int padded_coeffs(const TraceParams& params, int coeffs) {
+  return !params.sh_at_ray ? 0 : coeffs <= 4 ? 4 : kMaxShCoeffs;
+}
+
+// Sums over one hit: geometry (10 moments) and colour, 3 sums with sh=center, 3 x padded_coeffs
 // (channel-major) with sh=ray.
 struct HitSums {
   float geometry[kMoments];
   float color[3 * kMaxShCoeffs];
 };
 
+template <int kCoeffs>
+GART_HD void add_basis(float weighted, const float* basis, float* sums) {
+  for (int j = 0; j < kCoeffs; ++j) sums[j] += weighted * basis[j];
+}
+
 // Adds hits `order[begin..end)` of one (Gaussian, tile) pair to `sums`.
 GART_VECTOR_CLONES
 void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const HitValues& v,
-              const float* grad_color, bool sh_at_ray, int32_t begin, int32_t end, HitSums* sums) {
+              const float* grad_color, int coeffs, int32_t begin, int32_t end, HitSums* sums) {
   for (int32_t k = begin; k < end; ++k) {
     const int32_t h = v.by_entry[k];
     const int i = v.pixel[h];
@@ -92,9 +70,10 @@ void sum_hits(const RayRecord<float>& record, const TilePixels& pixels, const Hi
     const float* basis = pixels.basis_row[i];
     for (int c = 0; c < 3; ++c) {
       const float weighted = v.weight[h] * g[c] * v.color_mask[3 * h + c];
-      if (sh_at_ray) {
-        float* row = sums->color + c * kMaxShCoeffs;
-        for (int j = 0; j < kMaxShCoeffs; ++j) row[j] += weighted * basis[j];
+      if (coeffs == kMaxShCoeffs) {
+        add_basis<kMaxShCoeffs>(weighted, basis, sums->color + c * kMaxShCoeffs);
+      } else if (coeffs == 4) {
+        add_basis<4>(weighted, basis, sums->color + c * 4);
       } else {
         sums->color[c] += weighted;
       }
@@ -115,6 +94,7 @@ class TileBackward {
         saved_(saved),
         grads_(grads),
         record_color_(record_color),
+        coeffs_(padded_coeffs(params, scene.sh_coeffs)),
         color_width_(color_width),
         geometry_(geometry),
         color_(color) {}
@@ -211,10 +191,10 @@ class TileBackward {
       const RayRecord<float>& record = saved_.record[r];
       HitSums sums{};
       if (mode_ == Mode::kPrimitive) {
-        sum_hits(record, pixels_, v_, grads_.color, params_.sh_at_ray, begin, end, &sums);
+        sum_hits(record, pixels_, v_, grads_.color, coeffs_, begin, end, &sums);
       } else {
         for (int32_t k = begin; k < end; ++k) {
-          sum_hits(record, pixels_, v_, grads_.color, params_.sh_at_ray, k, k + 1, &sums);
+          sum_hits(record, pixels_, v_, grads_.color, coeffs_, k, k + 1, &sums);
           scatter(sums.geometry, kMoments, geometry_ + static_cast<int64_t>(r) * kMoments);
           if (mode_ == Mode::kPixel) {
             scatter(sums.color, color_width_, color_ + static_cast<int64_t>(r) * color_width_);
@@ -243,6 +223,7 @@ class TileBackward {
   const Saved& saved_;
   const OutputGradients& grads_;
   const std::vector<Vec3<float>>& record_color_;
+  const int coeffs_;  // padded_coeffs
   const int color_width_;
   float* const geometry_;  // [M, 10], atomics
   float* const color_;     // [M, color_width], atomics
@@ -281,10 +262,6 @@ void sum_pairs(const std::vector<PairSums>& tiles, int64_t records, int color_wi
   });
 }
 
-struct ParameterGradients {
-  float *means, *quats, *log_scales, *opacity_logits, *sh;
-};
-
 // Chain rule from one record's sums to its Gaussian, added to `out`.
 void expand_record(const SceneView& scene, const RayGridView& grid, const TraceParams& params,
                    int face, int64_t i, const float* geometry, const float* color,
@@ -304,8 +281,9 @@ void expand_record(const SceneView& scene, const RayGridView& grid, const TraceP
   const int coeffs = scene.sh_coeffs;
   float* sh = out.sh + i * coeffs * 3;
   if (params.sh_at_ray) {
+    const int padded = padded_coeffs(params, coeffs);
     for (int c = 0; c < 3; ++c) {
-      for (int k = 0; k < coeffs; ++k) sh[3 * k + c] += color[c * kMaxShCoeffs + k];
+      for (int k = 0; k < coeffs; ++k) sh[3 * k + c] += color[c * padded + k];
     }
   } else {
     const float* p = scene.means + 3 * i;
@@ -333,21 +311,6 @@ void expand_record(const SceneView& scene, const RayGridView& grid, const TraceP
   out.opacity_logits[i] += g.opacity_logit;
 }
 
-Mode parse_mode(const std::string& mode) {
-  if (mode == "primitive") return Mode::kPrimitive;
-  if (mode == "hybrid") return Mode::kHybrid;
-  if (mode == "pixel") return Mode::kPixel;
-  TVM_FFI_THROW(ValueError) << "backward mode is " << mode
-                            << "; expected primitive, hybrid or pixel";
-  return Mode::kPrimitive;
-}
-
-Tensor zeros_like(const TensorView& t) {
-  Tensor out = Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, t.shape(), t.dtype(), t.device());
-  std::memset(out.data_ptr(), 0, static_cast<size_t>(t.numel()) * sizeof(float));
-  return out;
-}
-
 // Gradients of means, quats, log_scales, opacity_logits and sh, from the gradients of color
 // [H,W,3], opacity [H,W] and blended depth [H,W]; `state` as returned by trace_forward.
 tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, TensorView log_scales,
@@ -368,33 +331,13 @@ tvm::ffi::Array<Tensor> trace_backward(TensorView means, TensorView quats, Tenso
                            static_cast<int>(threads)};
   const Mode mode = parse_mode(mode_name);
   const int tiles = grid.tiles();
-  if (state.size() != 8)
-    TVM_FFI_THROW(ValueError) << "state has " << state.size() << " tensors; expected 8";
-  Saved saved;
-  saved.records = state[0].size(0);
-  saved.record = reinterpret_cast<const RayRecord<float>*>(
-      checked<float>(state[0], "records", {kAny, kRecordFloats}, kDLCPU));
-  saved.gaussian = checked<int32_t>(state[1], "record_gaussian", {saved.records}, kDLCPU);
-  saved.face_begin = checked<int64_t>(state[2], "face_begin", {grid.faces + 1}, kDLCPU);
-  saved.tile_offset = checked<int64_t>(state[3], "tile_offset", {tiles + 1}, kDLCPU);
-  saved.tile_record = checked<int32_t>(state[4], "tile_record", {kAny}, kDLCPU);
-  saved.pixel_hits = checked<int32_t>(state[5], "pixel_hits", {tiles, kTilePixels}, kDLCPU);
-  saved.hit_offset = checked<int64_t>(state[6], "hit_offset", {tiles + 1}, kDLCPU);
-  saved.hits = checked<int32_t>(state[7], "hits", {kAny}, kDLCPU);
-  // An output that the loss does not use comes without gradient: an empty tensor.
-  const std::vector<float> zeros(3 * static_cast<size_t>(grid.width) * grid.height, 0.0f);
-  const auto gradient = [&](const TensorView& t, const char* name,
-                            std::initializer_list<int64_t> shape) -> const float* {
-    return t.numel() == 0 ? zeros.data() : checked<float>(t, name, shape, kDLCPU);
-  };
-  const OutputGradients grads{gradient(grad_color, "grad_color", {grid.height, grid.width, 3}),
-                              gradient(grad_opacity, "grad_opacity", {grid.height, grid.width}),
-                              gradient(grad_depth, "grad_depth", {grid.height, grid.width})};
+  const Saved saved = saved_state(state, grid);
+  const OutputGradients grads(grid, grad_color, grad_opacity, grad_depth);
 
   std::vector<Vec3<float>> colors;
   if (!sh_at_ray)
     colors = center_colors(scene, grid, saved.gaussian, saved.records, params.threads);
-  const int color_width = sh_at_ray ? 3 * kMaxShCoeffs : 3;
+  const int color_width = sh_at_ray ? 3 * padded_coeffs(params, scene.sh_coeffs) : 3;
   std::vector<float> geometry(saved.records * kMoments, 0.0f),
       color(saved.records * color_width, 0.0f);
   std::vector<PairSums> pairs(tiles);

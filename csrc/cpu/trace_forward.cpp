@@ -4,7 +4,8 @@
 // Schedule: tiles in parallel. A tile walks its list once; each pixel keeps a small sorted ring of
 // hits and composites the nearest as soon as no later entry can be nearer (tau_bound). A hit that
 // arrives nearer than one already composited is always noticed, and the pixel is redone by
-// collecting and sorting all its hits; so every pixel is exact. Order: tau, ties by Gaussian index.
+// collecting and sorting all its hits; so every pixel is exact. Without a ring (ring_size 0) every
+// pixel takes that exact pass. Order: tau, ties by Gaussian index.
 // A ray stops once its transmittance is below the minimum. Cost: list length * 64 responses a tile,
 // ~30 operations a hit; 4 B a hit kept for the backward pass.
 #include <tvm/ffi/container/array.h>
@@ -25,8 +26,6 @@
 
 namespace gart {
 namespace {
-
-constexpr int kMaxRing = 64;
 
 struct Hit {
   float tau;
@@ -54,7 +53,7 @@ struct Pixel {
   int ring_head, ring_count;
   bool dead;     // the ray has stopped
   bool done;     // and nothing it has not seen can be nearer than what it composited
-  bool flagged;  // a hit came too late: redo exactly
+  bool flagged;  // a hit came too late, or there is no ring: redo exactly
   Vec3<float> color;
   std::vector<int32_t> hits;
 };
@@ -81,8 +80,9 @@ class TileTracer {
     for (int i = 0; i < kTilePixels; ++i) {
       reset(pixel_[i]);
       pixel_[i].done = !(pixels_.x[i] == pixels_.x[i]);
+      pixel_[i].flagged = params_.ring_size == 0 && !pixel_[i].done;
     }
-    walk();
+    if (params_.ring_size > 0) walk();
     const int64_t repaired = repair();
     for (int i = 0; i < kTilePixels; ++i) {
       const Pixel& p = pixel_[i];
@@ -284,8 +284,8 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
                                       bool /*timed*/, int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const RayGridView grid = ray_grid_view(c2w, rays);
-  if (ring_size < 1 || ring_size > kMaxRing) {
-    TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; expected 1 to " << kMaxRing;
+  if (ring_size < 0 || ring_size > kMaxRing) {
+    TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; expected 0 to " << kMaxRing;
   }
   const TraceParams params{static_cast<float>(alpha_min),
                            static_cast<float>(alpha_max),

@@ -9,6 +9,7 @@
 // operations a Gaussian, ~40 a candidate twice, 64-80 B a record, 12 B an entry.
 #include <cub/device/device_scan.cuh>
 
+#include "cuda/ray_color.cuh"
 #include "cuda/tile_lists.cuh"
 
 namespace gart {
@@ -86,26 +87,10 @@ __device__ __forceinline__ Rect<float> load_rect(const Rays& rays, int tile) {
 __device__ __forceinline__ float4 center_color(const Scene& scene, const Rays& rays, int64_t i) {
   const float* p = scene.means + 3 * i;
   const Vec3<float> d = Vec3<float>{p[0], p[1], p[2]} - rays.origin();
-  float basis[kMaxShCoeffs];
+  float basis[kMaxShCoeffs] = {};
   sh_basis(scene.sh_coeffs, (1.0f / length(d)) * d, basis);
-  const float* sh = scene.sh + 3 * scene.sh_coeffs * i;
-  float c[3] = {0.5f, 0.5f, 0.5f};
-  if (scene.sh_coeffs == kMaxShCoeffs) {  // 192 bytes a Gaussian: wide loads
-    const float4* wide = reinterpret_cast<const float4*>(sh);
-#pragma unroll
-    for (int k = 0; k < 12; ++k) {
-      const float4 v = __ldg(wide + k);
-      c[(4 * k) % 3] += basis[(4 * k) / 3] * v.x;
-      c[(4 * k + 1) % 3] += basis[(4 * k + 1) / 3] * v.y;
-      c[(4 * k + 2) % 3] += basis[(4 * k + 2) / 3] * v.z;
-      c[(4 * k + 3) % 3] += basis[(4 * k + 3) / 3] * v.w;
-    }
-  } else {
-    for (int k = 0; k < scene.sh_coeffs; ++k) {
-      for (int ch = 0; ch < 3; ++ch) c[ch] += basis[k] * sh[3 * k + ch];
-    }
-  }
-  return make_float4(fmaxf(c[0], 0.0f), fmaxf(c[1], 0.0f), fmaxf(c[2], 0.0f), 0.0f);
+  const Vec3<float> c = ray_color(scene, i, basis);
+  return make_float4(c.x, c.y, c.z, 0.0f);
 }
 
 // Deals the candidates of a warp's spans to its lanes: fn(owner lane, tile x, tile y) for each, and

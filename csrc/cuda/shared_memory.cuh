@@ -13,6 +13,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   asm volatile("" : "+r"(address));  // opaque: keep it, do not rebuild it
   return address;
 }
+__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
 __device__ __forceinline__ uint2 load_shared2(uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));

@@ -5,13 +5,15 @@
 //
 // Schedule of `tile_kernel`: a block of 64 threads per tile works through its pixels' hit lists in
 // windows of kRows rows, last window first. (1) Each hit sets its pixel's bit in its entry's 64-bit
-// mask; (2) a scan of the bit counts gives every entry its place; (3) each pixel replays its rows
-// back to front, dL/dalpha_i = T_i g.(c_i - B_i) with B_i the normalised colour behind, and writes
-// (w, T_i alpha_i) to the place of (entry, pixel) in shared memory; (4) a thread per entry sums its
-// pixels' ten moments and colour in registers and adds them to the Gaussian's record with 16-byte
-// atomics. So the LT buffer never holds more than the order of the hits (4 B each). `expand_kernel`
-// turns the sums into parameter gradients, a thread per Gaussian. Cost: ~60 operations a hit to
-// replay and ~60 to gather, +96 with sh=ray; 4 B a hit, 64 B a pair and window.
+// mask; (2) a scan of the bit counts gives every entry its place, and entries are put in order of
+// their counts, so that the threads of a warp gather about as many; with sh=ray a thread per entry
+// leaves g.c of its pixels there; (3) each pixel replays its rows back to front, dL/dalpha_i = T_i
+// g.(c_i - B_i) with B_i the normalised colour behind, and writes (w, T_i alpha_i) to the place of
+// (entry, pixel) in shared memory; (4) a thread per entry sums its pixels' ten moments and colour
+// in registers and adds them to the Gaussian's record with 16-byte atomics. So the LT buffer never
+// holds more than the order of the hits (4 B each). `expand_kernel` turns the sums into parameter
+// gradients, a thread per Gaussian. Cost: ~60 operations a hit to replay and ~60 to gather, +110
+// with sh=ray; 4 B a hit, 64 B a pair and window.
 #include "common/gradients.h"
 #include "cuda/ray_color.cuh"
 #include "cuda/trace_backward.cuh"
@@ -20,8 +22,10 @@ namespace gart {
 namespace cuda {
 namespace {
 
-constexpr int kRows = 32;      // rows of a window
-constexpr int kSegment = 512;  // entries whose masks fit at a time
+constexpr int kRows = 32;                       // rows of a window
+constexpr int kSegment = 256;                   // entries whose masks fit at a time
+constexpr int kBuckets = 16;                    // of entries by their number of pixels
+constexpr int kBasisStride = kMaxShCoeffs + 1;  // odd: pixels in different banks
 
 __device__ __forceinline__ void add4(float* target, float a, float b, float c, float d) {
 #if __CUDA_ARCH__ >= 900
@@ -45,6 +49,10 @@ __device__ __forceinline__ float mark_clamped(float weight, const Vec3<float>& c
   return __uint_as_float((__float_as_uint(weight) & ~7u) | open);
 }
 
+__device__ __forceinline__ float keep_marks(float weight, float marked) {
+  return __uint_as_float((__float_as_uint(weight) & ~7u) | (__float_as_uint(marked) & 7u));
+}
+
 __device__ __forceinline__ void add_geometry(float* target, const float* m) {
   add4(target, m[0], m[1], m[2], m[3]);
   add4(target + 4, m[4], m[5], m[6], m[7]);
@@ -61,10 +69,11 @@ __global__ void __launch_bounds__(kTilePixels)
   __shared__ HitValue value[kGather ? kRows * kTilePixels : 1];
   __shared__ uint32_t words[kRows * kTilePixels];
   __shared__ uint32_t mask[2][kGather ? kSegment : 1];
-  __shared__ uint16_t place[kGather ? kSegment : 1];
+  __shared__ uint16_t place[kGather ? kSegment : 1], order[kGather ? kSegment : 1];
+  __shared__ int bucket[kBuckets + 1];
   __shared__ float2 pixel_xy[kTilePixels];
   __shared__ float4 pixel_grad[kTilePixels];  // colour, depth
-  __shared__ float pixel_basis[kShAtRay && kGather ? kTilePixels * (kMaxShCoeffs + 1) : 1];
+  __shared__ float pixel_basis[kShAtRay ? kTilePixels * kBasisStride : 1];
   __shared__ int extent[3];  // rows of the longest pixel; first and last entry of the window
   __shared__ uint32_t scan_sum[2];
   const int tile = blockIdx.x, p = threadIdx.x, w = p >> 5, lane = p & 31;
@@ -89,13 +98,9 @@ __global__ void __launch_bounds__(kTilePixels)
                        : make_float3(0.0f, 0.0f, 0.0f);
   const float g_opacity = inside && grads.opacity != nullptr ? grads.opacity[index] : 0.0f;
   const float g_depth = kDepth && inside ? grads.depth[index] : 0.0f;
-  float basis[kShAtRay ? kMaxShCoeffs : 1];
-  if constexpr (kShAtRay) {
-    direction_basis(rays, scene, rays.tile_face[tile], xy, basis);
-    if constexpr (kGather) {
-      for (int k = 0; k < kMaxShCoeffs; ++k) pixel_basis[p * (kMaxShCoeffs + 1) + k] = basis[k];
-    }
-  }
+  const float* const basis = pixel_basis + (kShAtRay ? p * kBasisStride : 0);
+  if constexpr (kShAtRay)
+    direction_basis(rays, scene, rays.tile_face[tile], xy, pixel_basis + p * kBasisStride);
   pixel_xy[p] = xy;
   pixel_grad[p] = make_float4(g.x, g.y, g.z, g_depth);
   const uint32_t* list = lists.record + lists.offset[tile];
@@ -128,16 +133,22 @@ __global__ void __launch_bounds__(kTilePixels)
       low = extent[1];
       high = extent[2];
     }
-    // Back to front. The entry's response is needed only for depth and, by pixel, for the moments.
-    const auto replay = [&](const auto& each) {
+    // Back to front. With sh=ray and a gather, g.c waits at the hit's place; else the colour is
+    // looked up here. The entry's response is needed only for depth and, by pixel, for the moments.
+    const auto replay = [&](const auto& place_of, const auto& each) {
+      constexpr bool kWaits = kShAtRay && kGather;
+      constexpr bool kRecord = !kWaits || kDepth || kMode != Mode::kPrimitive;
       constexpr int kAhead = 4;  // rows whose loads are in flight together
       for (int top = last; top > first; top -= kAhead) {
-        uint32_t words[kAhead], record_of[kAhead];
+        uint32_t words[kAhead];
+        [[maybe_unused]] uint32_t record_of[kAhead] = {};
         [[maybe_unused]] float4 colors[kAhead];
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) words[a] = top - 1 - a >= first ? word_at(top - 1 - a) : 0;
+        if constexpr (kRecord) {
 #pragma unroll
-        for (int a = 0; a < kAhead; ++a) record_of[a] = list[words[a] >> 16];
+          for (int a = 0; a < kAhead; ++a) record_of[a] = list[words[a] >> 16];
+        }
         if constexpr (!kShAtRay) {
 #pragma unroll
           for (int a = 0; a < kAhead; ++a) colors[a] = __ldg(records.color + record_of[a]);
@@ -145,23 +156,30 @@ __global__ void __launch_bounds__(kTilePixels)
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) {
           if (top - 1 - a < first) break;
-          const uint32_t record = record_of[a];
-          Vec3<float> c;
-          if constexpr (kShAtRay) {
-            c = ray_color(scene, gaussian_of(scene, rays, record), basis);
+          const int at = place_of(words[a]);
+          Vec3<float> c{0.0f, 0.0f, 0.0f};
+          float gv = g_opacity;
+          if (kWaits && at >= 0) {
+            gv += value[at].w;
           } else {
-            c = {colors[a].x, colors[a].y, colors[a].z};
+            if constexpr (kShAtRay) {
+              c = ray_color(scene, gaussian_of(scene, rays, list[words[a] >> 16]), basis);
+            } else {
+              c = {colors[a].x, colors[a].y, colors[a].z};
+            }
+            gv += g.x * c.x + g.y * c.y + g.z * c.z;
           }
           const float alpha = unpack_alpha(words[a]);
-          float gv = g.x * c.x + g.y * c.y + g.z * c.z + g_opacity;
-          if (kDepth) gv += g_depth * respond(load_record(records.record, record), xy.x, xy.y).tau;
+          if (kDepth)
+            gv += g_depth * respond(load_record(records.record, record_of[a]), xy.x, xy.y).tau;
           transmittance = __fdividef(transmittance, 1.0f - alpha);
           const float dalpha = transmittance * (gv - behind);
           behind = alpha * gv + (1.0f - alpha) * behind;
           // The forward pass clamps before rounding to 16 bits.
           const bool clamped = alpha >= params.alpha_max - 1.6e-5f;
-          each(words[a], record, c,
-               HitValue{clamped ? 0.0f : -alpha * dalpha, transmittance * alpha});
+          if (at >= 0)
+            each(at, record_of[a], c,
+                 HitValue{clamped ? 0.0f : -alpha * dalpha, transmittance * alpha});
         }
       }
     };
@@ -173,7 +191,8 @@ __global__ void __launch_bounds__(kTilePixels)
     };
 
     if constexpr (!kGather) {
-      replay([&](uint32_t, uint32_t record, const Vec3<float>& c, const HitValue& v) {
+      const auto anywhere = [](uint32_t) { return 0; };
+      replay(anywhere, [&](int, uint32_t record, const Vec3<float>& c, const HitValue& v) {
         scatter_geometry(record, v);
         float* target = sums + static_cast<int64_t>(record) * kWidth;
         const float r = c.x > 0.0f ? v.weight * g.x : 0.0f, gr = c.y > 0.0f ? v.weight * g.y : 0.0f,
@@ -203,10 +222,13 @@ __global__ void __launch_bounds__(kTilePixels)
       continue;
     }
 
+    // A window whose entries do not fit the masks is replayed once for each segment of them: what a
+    // pixel carries from hit to hit must not depend on which are written.
     const float window_transmittance = transmittance, window_behind = behind;
     for (int segment = low; segment <= high; segment += kSegment) {
       const int span = min(kSegment, high - segment + 1);
       for (int e = p; e < span; e += kTilePixels) mask[0][e] = mask[1][e] = 0;
+      if (p <= kBuckets) bucket[p] = 0;
       __syncthreads();
       const auto in_segment = [&](uint32_t word) {
         const int e = static_cast<int>(word >> 16) - segment;
@@ -218,11 +240,20 @@ __global__ void __launch_bounds__(kTilePixels)
         if (e >= 0) atomicOr(&mask[w][e], 1u << lane);
       }
       __syncthreads();
+      const auto pixels_of = [&](int e) { return __popc(mask[0][e]) + __popc(mask[1][e]); };
+      const auto bucket_of = [](int pixels) {
+        return (kTilePixels - pixels) / (kTilePixels / kBuckets);
+      };
+      int entries;
       {  // places: thread p owns entries [p * each, (p + 1) * each)
         const int each = (span + kTilePixels - 1) / kTilePixels;
         const int begin = min(p * each, span), end = min(begin + each, span);
         uint32_t mine = 0;
-        for (int e = begin; e < end; ++e) mine += __popc(mask[0][e]) + __popc(mask[1][e]);
+        for (int e = begin; e < end; ++e) {
+          const int pixels = pixels_of(e);
+          mine += pixels;
+          if (pixels > 0) atomicAdd(&bucket[bucket_of(pixels) + 1], 1);
+        }
         uint32_t upto = mine;
 #pragma unroll
         for (int o = 1; o < kWarp; o <<= 1) {
@@ -231,67 +262,103 @@ __global__ void __launch_bounds__(kTilePixels)
         }
         if (lane == 31) scan_sum[w] = upto;
         __syncthreads();
+        if (w == 0) {
+          int sum = lane <= kBuckets ? bucket[lane] : 0;
+#pragma unroll
+          for (int o = 1; o < kWarp; o <<= 1) {
+            const int up = __shfl_up_sync(kFullWarp, sum, o);
+            if (lane >= o) sum += up;
+          }
+          if (lane <= kBuckets) bucket[lane] = sum;
+        }
+        __syncthreads();
+        entries = bucket[kBuckets];
+        __syncthreads();
         uint32_t at = upto - mine + (w == 1 ? scan_sum[0] : 0);
         for (int e = begin; e < end; ++e) {
+          const int pixels = pixels_of(e);
           place[e] = static_cast<uint16_t>(at);
-          at += __popc(mask[0][e]) + __popc(mask[1][e]);
+          at += pixels;
+          if (pixels > 0)
+            order[atomicAdd(&bucket[bucket_of(pixels)], 1)] = static_cast<uint16_t>(e);
         }
       }
       __syncthreads();
+      // Calls fn(pixel, place) for every pixel of an entry.
+      const auto for_pixels = [&](int e, const auto& fn) {
+        int at = place[e];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          for (uint32_t bits = mask[half][e]; bits != 0; bits &= bits - 1)
+            fn(half * kWarp + __ffs(bits) - 1, at++);
+        }
+      };
+      if constexpr (kShAtRay) {
+        for (int k = p; k < entries; k += kTilePixels) {
+          const int e = order[k];
+          float coefficients[3 * kMaxShCoeffs];
+          load_sh(scene, gaussian_of(scene, rays, list[segment + e]), coefficients);
+          for_pixels(e, [&](int q, int at) {
+            const float* b = pixel_basis + q * kBasisStride;
+            const float4 gq = pixel_grad[q];
+            const Vec3<float> c = sh_color(coefficients, b);
+            value[at] = {gq.x * c.x + gq.y * c.y + gq.z * c.z, mark_clamped(0.0f, c)};
+          });
+        }
+        __syncthreads();
+      }
       transmittance = window_transmittance;
       behind = window_behind;
-      replay([&](uint32_t word, uint32_t record, const Vec3<float>& c, const HitValue& v) {
+      const auto place_of = [&](uint32_t word) {
         const int e = in_segment(word);
-        if (e < 0) return;
+        if (e < 0) return -1;
         const uint32_t lower = (1u << lane) - 1;
-        const int at = place[e] + (w == 0 ? __popc(mask[0][e] & lower)
-                                          : __popc(mask[0][e]) + __popc(mask[1][e] & lower));
-        value[at] = v;
-        if constexpr (kShAtRay) value[at].weight = mark_clamped(v.weight, c);
+        return place[e] + (w == 0 ? __popc(mask[0][e] & lower)
+                                  : __popc(mask[0][e]) + __popc(mask[1][e] & lower));
+      };
+      replay(place_of, [&](int at, uint32_t record, const Vec3<float>&, const HitValue& v) {
+        if constexpr (kShAtRay) {
+          value[at] = {v.w, keep_marks(v.weight, value[at].weight)};
+        } else {
+          value[at] = v;
+        }
         if constexpr (kMode == Mode::kHybrid) scatter_geometry(record, v);
       });
       __syncthreads();
-      for (int e = p; e < span; e += kTilePixels) {
-        uint32_t bits[2] = {mask[0][e], mask[1][e]};
-        if ((bits[0] | bits[1]) == 0) continue;
+      for (int k = p; k < entries; k += kTilePixels) {
+        const int e = order[k];
         const uint32_t record = list[segment + e];
         const RayRecord<float> r = load_record(records.record, record);
-        int at = place[e];
         float m[kMoments] = {}, color[kShAtRay ? 3 * kMaxShCoeffs : 3] = {};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          while (bits[half] != 0) {
-            const int q = half * kWarp + __ffs(bits[half]) - 1;
-            bits[half] &= bits[half] - 1;
-            const HitValue v = value[at++];
-            const float4 gq = pixel_grad[q];
-            if constexpr (kMode == Mode::kPrimitive) {
-              const float2 at_xy = pixel_xy[q];
-              const Response<float> h = respond(r, at_xy.x, at_xy.y);
-              if constexpr (kDepth)
-                add_moments(r, h, v.w, v.weight * gq.w, m);
-              else
-                add_moments(r, h, v.w, m);
-            }
-            if constexpr (kShAtRay) {
-              const float* b = pixel_basis + q * (kMaxShCoeffs + 1);
-              const uint32_t open = __float_as_uint(v.weight);
-              const float wr = open & 1 ? v.weight * gq.x : 0.0f,
-                          wg = open & 2 ? v.weight * gq.y : 0.0f,
-                          wb = open & 4 ? v.weight * gq.z : 0.0f;
-#pragma unroll
-              for (int k = 0; k < kMaxShCoeffs; ++k) {
-                color[3 * k] += wr * b[k];
-                color[3 * k + 1] += wg * b[k];
-                color[3 * k + 2] += wb * b[k];
-              }
-            } else {
-              color[0] += v.weight * gq.x;
-              color[1] += v.weight * gq.y;
-              color[2] += v.weight * gq.z;
-            }
+        for_pixels(e, [&](int q, int at) {
+          const HitValue v = value[at];
+          const float4 gq = pixel_grad[q];
+          if constexpr (kMode == Mode::kPrimitive) {
+            const float2 at_xy = pixel_xy[q];
+            const Response<float> h = respond(r, at_xy.x, at_xy.y);
+            if constexpr (kDepth)
+              add_moments(r, h, v.w, v.weight * gq.w, m);
+            else
+              add_moments(r, h, v.w, m);
           }
-        }
+          if constexpr (kShAtRay) {
+            const float* b = pixel_basis + q * kBasisStride;
+            const uint32_t open = __float_as_uint(v.weight);
+            const float wr = open & 1 ? v.weight * gq.x : 0.0f,
+                        wg = open & 2 ? v.weight * gq.y : 0.0f,
+                        wb = open & 4 ? v.weight * gq.z : 0.0f;
+#pragma unroll
+            for (int k = 0; k < kMaxShCoeffs; ++k) {
+              color[3 * k] += wr * b[k];
+              color[3 * k + 1] += wg * b[k];
+              color[3 * k + 2] += wb * b[k];
+            }
+          } else {
+            color[0] += v.weight * gq.x;
+            color[1] += v.weight * gq.y;
+            color[2] += v.weight * gq.z;
+          }
+        });
         float* target = sums + static_cast<int64_t>(record) * kWidth;
         if constexpr (kShAtRay) {
           if constexpr (kMode == Mode::kPrimitive) {

@@ -2,6 +2,9 @@
 // those to the parameters (expand.cu).
 #pragma once
 
+#include <string>
+
+#include "cuda/hit_storage.cuh"
 #include "cuda/tracer.cuh"
 
 namespace gart {
@@ -28,6 +31,20 @@ constexpr int sum_width() {
 struct ParameterGradients {
   float *means, *quats, *log_scales, *opacity_logits, *sh;
 };
+
+// What trace_forward kept, hits complete.
+struct SavedState {
+  Records records;
+  TileLists lists;
+  HitStorage storage;
+};
+
+Mode parse_mode(const std::string& name);
+OutputGradients output_gradients(const Rays& rays, const TensorView& grad_color,
+                                 const TensorView& grad_opacity, const TensorView& grad_depth);
+// Composites once more if the hits of `state` did not fit their storage.
+SavedState saved_state(const Scene& scene, const Rays& rays, const Params& params,
+                       const tvm::ffi::Array<Tensor>& state, const DeviceScope& scope);
 
 // Adds every hit's gradients to `sums` [R, sum_width].
 void sum_gradients(const Scene& scene, const Rays& rays, const Params& params,

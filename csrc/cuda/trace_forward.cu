@@ -71,13 +71,14 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
                                       double alpha_max, double transmittance_min, double near,
                                       int64_t ring_size, bool sh_at_ray, bool keep_hits, bool timed,
                                       int64_t /*threads*/) {
-  if (ring_size != kRingSize) {
+  if (ring_size != kRingSize && ring_size != 0) {
     TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; the CUDA tracer's ring holds "
-                              << kRingSize;
+                              << kRingSize << ", or 0: every pixel takes the exact pass";
   }
   const Scene scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const Rays rays = ray_view(c2w, ray_tensors);
-  const Params params = make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray);
+  const Params params =
+      make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray, ring_size);
   const DeviceScope scope(means.device());
   const cudaStream_t stream = scope.stream();
   const int64_t tiles = rays.tiles(), record_count = rays.faces * scene.count;
@@ -232,13 +233,14 @@ Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
 }
 
 Params make_params(double alpha_min, double alpha_max, double transmittance_min, double near,
-                   bool sh_at_ray) {
+                   bool sh_at_ray, int64_t ring_size) {
   return {static_cast<float>(alpha_min),
           static_cast<float>(alpha_max),
           static_cast<float>(transmittance_min),
           static_cast<float>(near),
           static_cast<float>(std::log2(alpha_min)),
-          sh_at_ray};
+          sh_at_ray,
+          static_cast<int>(ring_size)};
 }
 
 }  // namespace cuda

@@ -1,5 +1,5 @@
-// The hits every pixel blended, front to back, for tests and inspection: a thread per pixel copies
-// its list out.
+// For tests and inspection: the hits every pixel blended, front to back (a thread per pixel copies
+// its list out), and how many (Gaussian, tile) pairs they come from.
 #include <algorithm>
 
 #include "cuda/hit_storage.cuh"
@@ -31,21 +31,56 @@ __global__ void copy_kernel(Rays rays, HitLists hits, TileLists lists, int64_t s
     out[k] = list[hits.word(tile, p, k) >> 16] % gaussian_count;
 }
 
+// Adds up the entries of each tile's list that some pixel has blended: a block per tile, a bit per
+// entry.
+__global__ void __launch_bounds__(kTilePixels)
+    pairs_kernel(HitLists hits, TileLists lists, unsigned long long* pairs) {
+  constexpr int kWords = (kMaxTileEntries + 32) / 32;
+  __shared__ uint32_t seen[kWords];
+  const int tile = blockIdx.x, p = threadIdx.x;
+  const int words = static_cast<int>(lists.offset[tile + 1] - lists.offset[tile] + 31) / 32;
+  for (int w = p; w < words; w += kTilePixels) seen[w] = 0;
+  __syncthreads();
+  const int count = hits.count[static_cast<int64_t>(tile) * kTilePixels + p];
+  for (int k = 0; k < count; ++k) {
+    const uint32_t entry = hits.word(tile, p, k) >> 16;
+    atomicOr(&seen[entry / 32], 1u << (entry % 32));
+  }
+  __syncthreads();
+  unsigned sum = 0;
+  for (int w = p; w < words; w += kTilePixels) sum += __popc(seen[w]);
+  sum = __reduce_add_sync(kFullWarp, sum);
+  if (p % kWarp == 0 && sum > 0) atomicAdd(pairs, static_cast<unsigned long long>(sum));
+}
+
+// Whether trace_forward's state holds all hits of its frame.
+bool complete(const Rays& rays, const tvm::ffi::Array<Tensor>& state, const HitStorage& storage) {
+  const int64_t* ticket = data<int64_t>(state[5 + kStorageTensors]);
+  return received_chunks(ticket[0], storage, rays.tiles()) <=
+         static_cast<int64_t>(storage.view().capacity);
+}
+
+HitStorage stored_hits(const tvm::ffi::Array<Tensor>& state) {
+  std::vector<Tensor> kept;
+  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[5 + k]);
+  return HitStorage(kept);
+}
+
+TileLists stored_lists(const tvm::ffi::Array<Tensor>& state) {
+  return {data<int64_t>(state[2]), reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
+          data<float>(state[4])};
+}
+
 // Offsets [H*W + 1] and Gaussians, from trace_forward's state. Fails where the frame's hits did not
 // fit the pool.
 tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
                                     tvm::ffi::Array<Tensor> state, int64_t gaussian_count) {
   const Rays rays = ray_view(c2w, ray_tensors);
   const DeviceScope scope(c2w.device());
-  const TileLists lists{data<int64_t>(state[2]),
-                        reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
-                        data<float>(state[4])};
-  std::vector<Tensor> kept;
-  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[5 + k]);
-  const HitStorage storage(kept);
+  const TileLists lists = stored_lists(state);
+  const HitStorage storage = stored_hits(state);
   const HitLists hits = storage.view();
-  const int64_t* ticket = data<int64_t>(state[5 + kStorageTensors]);
-  if (received_chunks(ticket[0], storage, rays.tiles()) > static_cast<int64_t>(hits.capacity)) {
+  if (!complete(rays, state, storage)) {
     TVM_FFI_THROW(RuntimeError)
         << "the hit storage was too small for this frame; call again, it has grown";
   }
@@ -71,8 +106,29 @@ tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> ray_
   return {offsets, gaussians};
 }
 
+// How many (Gaussian, tile) pairs have a blended hit; waits for the GPU. -1 where the frame's hits
+// did not fit the pool.
+int64_t hit_pairs(TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
+                  tvm::ffi::Array<Tensor> state) {
+  const Rays rays = ray_view(c2w, ray_tensors);
+  const DeviceScope scope(c2w.device());
+  const HitStorage storage = stored_hits(state);
+  if (!complete(rays, state, storage)) return -1;
+  Tensor pairs = scope.zeros<int64_t>({1});
+  pairs_kernel<<<rays.tiles(), kTilePixels, 0, scope.stream()>>>(
+      storage.view(), stored_lists(state),
+      reinterpret_cast<unsigned long long*>(data<int64_t>(pairs)));
+  check_launch("pairs_kernel");
+  check_cuda(cudaStreamSynchronize(scope.stream()), "pairs_kernel");
+  int64_t total = 0;
+  check_cuda(cudaMemcpy(&total, pairs.data_ptr(), sizeof(total), cudaMemcpyDeviceToHost),
+             "cudaMemcpy");
+  return total;
+}
+
 }  // namespace
 }  // namespace cuda
 }  // namespace gart
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(trace_order, gart::cuda::trace_order);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(hit_pairs, gart::cuda::hit_pairs);

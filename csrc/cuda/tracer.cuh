@@ -14,7 +14,6 @@ namespace gart {
 namespace cuda {
 
 constexpr int kTilePixels = kTraceTile * kTraceTile;
-constexpr int kBlockTiles = 8;  // tiles on a block's edge (gart/tracing/ray_grid.py pools as many)
 constexpr int kWarp = 32;
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int64_t kMaxTileEntries = 65535;  // a hit names its entry in 16 bits
@@ -58,6 +57,7 @@ struct Rays {
 struct Params {
   float alpha_min, alpha_max, transmittance_min, near, log2_alpha_min;
   bool sh_at_ray;
+  int ring_size;  // 0: every pixel takes the exact pass
 };
 
 // Records of all faces: record `face * N + i` is Gaussian i seen in that face. Only those with
@@ -148,7 +148,7 @@ Scene scene_view(const TensorView& means, const TensorView& quats, const TensorV
                  const TensorView& opacity_logits, const TensorView& sh);
 Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays);
 Params make_params(double alpha_min, double alpha_max, double transmittance_min, double near,
-                   bool sh_at_ray);
+                   bool sh_at_ray, int64_t ring_size = kRingSize);
 
 }  // namespace cuda
 }  // namespace gart

@@ -20,7 +20,7 @@ from gart.evaluation.views import Settings
 from gart.profiling.memory import peak_memory, reset_peak_memory
 from gart.scene import Gaussians
 from gart.stages import Stages
-from gart.tracing import BACKWARD_MODES
+from gart.tracing import BACKWARD_MODES, LTBufferError, whole_images
 from gart.training import TrainConfig, Trainer
 from gart.training.checkpoint import State
 
@@ -38,27 +38,37 @@ def profile_training(
     *,
     iterations: int = 20,
     backward: Iterable[str] = BACKWARD_MODES,
+    lt_layouts: Iterable[str] | None = None,
     state: State | None = None,
     report: Report = lambda done, total, name: None,
 ) -> dict[str, Any]:
-    """Profile training steps with each of the `backward` modes, all from one state.
+    """Profile training steps with each of the `backward` modes in each of the `lt_layouts`, all
+    from one state.
 
     Args:
         capture: the scene's photographs.
-        config: settings; `config.backward` is replaced by each mode in turn.
+        config: settings; `config.backward` is replaced by each mode in turn, `config.lt_layout` by
+            each layout.
         device: where to train.
         iterations: recorded steps per mode, after `WARM_UP` others.
         backward: modes to set side by side.
+        lt_layouts: layouts to set side by side; None takes that of `config`.
         state: a checkpoint's content to start from; None starts anew.
         report: called after every step.
 
     Returns:
-        JSON-able: `device`, `gaussians`, and `columns` by mode, each as `_summary` describes.
+        JSON-able: `device`, `gaussians`, and `columns` by mode ("pixel", "pixel aabb"), each as
+        `_summary` describes and with `densification_ms`, the `densify` stage of an iteration that
+        densifies. A column whose buffer of layout "aabb" does not fit the free memory holds
+        `repetitions` and `needs_bytes`, what it takes, alone.
     """
-    modes = list(backward)
-    columns, gaussians = {}, 0
-    for number, mode in enumerate(modes):
-        trainer = Trainer(capture, replace(config, backward=mode), device)
+    layouts = [config.lt_layout] if lt_layouts is None else list(lt_layouts)
+    modes = [(layout, mode) for layout in layouts for mode in backward]
+    columns: dict[str, dict[str, Any]] = {}
+    gaussians = 0
+    for number, (layout, mode) in enumerate(modes):
+        name = mode if layout == "hits" else f"{mode} {layout}"
+        trainer = Trainer(capture, replace(config, backward=mode, lt_layout=layout), device)
         if state is not None:
             # The trainer works in place: each mode gets a copy of its own.
             tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
@@ -66,9 +76,16 @@ def profile_training(
             trainer.load_state(State(tensors, values))
         gaussians = len(trainer.gaussians)
         before, total = number * iterations, len(modes) * iterations
-        columns[mode] = _record(
-            trainer.step, iterations, device, partial(_report_column, report, before, total, mode)
+        column = partial(
+            _record,
+            trainer.step,
+            iterations,
+            device,
+            partial(_report_column, report, before, total, name),
         )
+        columns[name] = column() if layout == "hits" else _whole(column, iterations)
+        if "needs_bytes" not in columns[name]:
+            columns[name]["densification_ms"] = _densification_ms(trainer)
     return {"kind": "training", **_machine(device), "gaussians": gaussians, "columns": columns}
 
 
@@ -109,6 +126,27 @@ def profile_rendering(
     }
 
 
+def _whole(column: Callable[[], dict[str, Any]], repetitions: int) -> dict[str, Any]:
+    """The column without strips, which are nothing to set beside whole images; or, where an LT
+    buffer does not fit, how large it is.
+    """
+    try:
+        with whole_images():
+            return column()
+    except LTBufferError as error:
+        return {"repetitions": repetitions, "needs_bytes": error.needed}
+
+
+def _densification_ms(trainer: Trainer) -> float | None:
+    """Measured apart, since a few iterations may contain none; None where the run has none."""
+    if trainer.schedule.densify_from >= trainer.schedule.densify_until:
+        return None
+    trainer.step(densify=True)  # the first one warms up
+    with Stages() as stages:
+        trainer.step(densify=True)
+    return sum(stages.ms["densify"])
+
+
 def _report_column(report: Report, before: int, total: int, name: str, done: int) -> None:
     report(before + done, total, name)
 
@@ -136,15 +174,16 @@ def _record(
 
 def _summary(stages: Stages, total_ms: list[float], memory: int) -> dict[str, Any]:
     """`repetitions`; `total_ms` and, by stage, `stages_ms`: means per repetition, with `other` for
-    what no stage covers; `counts`: means per recorded value, with `hits per pixel`; `peak_bytes`;
-    `lt_buffer_bytes`, the largest.
+    what no stage covers; `counts`: means per recorded value, with `hits per pixel` (`tests per
+    pixel` of the rasterizer); `peak_bytes`; `lt_buffer_bytes`, the largest.
     """
     repetitions = len(total_ms)
     stages_ms = {name: sum(ms) / repetitions for name, ms in stages.ms.items()}
     total = fmean(total_ms)
     counts = {name: fmean(values) for name, values in stages.counts.items()}
-    if counts.get("pixels") and "hits" in counts:
-        counts["hits per pixel"] = counts["hits"] / counts["pixels"]
+    for name in ("hits", "tests"):
+        if counts.get("pixels") and name in counts:
+            counts[f"{name} per pixel"] = counts[name] / counts["pixels"]
     return {
         "repetitions": repetitions,
         "total_ms": total,

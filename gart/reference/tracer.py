@@ -120,7 +120,7 @@ def find_hits(
     order = tau.argsort(stable=True)  # stable: the pairs come by ray and index
     order = order[ray[order].argsort(stable=True)]
     ray, gaussian, tau, alpha = ray[order], gaussian[order], tau[order], alpha[order]
-    rank = torch.arange(len(ray)) - torch.searchsorted(ray, ray)
+    rank = torch.arange(len(ray), device=ray.device) - torch.searchsorted(ray, ray)
     return Hits(ray, gaussian, rank, tau, alpha)
 
 
@@ -133,7 +133,7 @@ def trace_rays(
     alpha_max: float = 0.99,
     transmittance_min: float = 1e-4,
     near: float = 0.01,
-    sh: Literal["ray", "center"] = "ray",
+    sh: Literal["ray", "center", "linear"] = "ray",
     center: Tensor | None = None,
 ) -> TracedRays:
     """Trace rays; differentiable by autograd in all five tensors of `gaussians`.
@@ -147,16 +147,18 @@ def trace_rays(
         alpha_max: responses are clamped to it, with no gradient where clamped.
         transmittance_min: the hit that brings the transmittance below it is the ray's last.
         near: smallest tau of a hit.
-        sh: colour at the ray's direction, or at the direction from `center` to the mean (as 3DGS).
-        center: [3] camera centre for `sh="center"`.
+        sh: colour at the ray's direction; at the direction from `center` to the mean (as 3DGS); or
+            to first order around that: with the harmonics Y as homogeneous polynomials, d and d0
+            the two unit directions, Y(d0) + grad Y(d0) . (d - d0) in place of Y(d).
+        center: [3] camera centre for `sh="center"` and `sh="linear"`.
 
     Raises:
         ValueError: `sh` is unknown, or `center` is missing.
     """
-    if sh not in ("ray", "center"):
-        raise ValueError(f"sh is {sh!r}; expected 'ray' or 'center'")
-    if sh == "center" and center is None:
-        raise ValueError("sh='center' needs the camera centre; got center=None")
+    if sh not in ("ray", "center", "linear"):
+        raise ValueError(f"sh is {sh!r}; expected 'ray', 'center' or 'linear'")
+    if sh != "ray" and center is None:
+        raise ValueError(f"sh={sh!r} needs the camera centre; got center=None")
     gaussians = gaussians.map(lambda t: t.double())
     origins, directions = origins.double(), directions.double()
     hits = find_hits(gaussians, origins, directions, alpha_min=alpha_min, near=near)
@@ -168,11 +170,15 @@ def trace_rays(
     whiten = whitening(seen.quats, seen.log_scales)[slot]
     tau, alpha = response(whiten, seen.means[slot], seen.opacity_logits[slot], origin, direction)
     alpha = alpha.clamp(max=alpha_max)
-    if center is not None and sh == "center":
-        view = seen.means - center.double()
-        color = _colors(view, seen.sh)[slot]
-    else:
+    if center is None or sh == "ray":
         color = _colors(direction, seen.sh[slot])
+    else:
+        view = seen.means - center.double()
+        color = (
+            _colors(view, seen.sh)[slot]
+            if sh == "center"
+            else _linear_colors(view[slot], direction, seen.sh[slot])
+        )
 
     shape = (len(directions), int(hits.rank.max()) + 1 if len(hits.rank) else 0)
     place = (hits.ray, hits.rank)
@@ -185,7 +191,7 @@ def trace_rays(
     zeros = color.new_zeros(shape[0])
     opacity = zeros.index_add(0, hits.ray, weights)
     depth = zeros.index_add(0, hits.ray, weights * tau)
-    order = torch.full(shape, -1, dtype=torch.int64).index_put(place, hits.gaussian)
+    order = hits.gaussian.new_full(shape, -1).index_put(place, hits.gaussian)
     order = torch.where(blended, order, -1)
     return TracedRays(
         color=color.new_zeros(shape[0], 3).index_add(0, hits.ray, weights[:, None] * color),
@@ -203,7 +209,7 @@ def render(
     alpha_max: float = 0.99,
     transmittance_min: float = 1e-4,
     near: float = 0.01,
-    sh: Literal["ray", "center"] = "ray",
+    sh: Literal["ray", "center", "linear"] = "ray",
 ) -> Rendering:
     """Trace every pixel of `camera`; keywords as `trace_rays`.
 
@@ -248,6 +254,25 @@ def _transform(matrix: Tensor, vector: Tensor) -> Tensor:
 
 def _colors(directions: Tensor, sh: Tensor) -> Tensor:
     """Colours [..., 3] of `sh` [..., K, 3] seen along `directions` [..., 3] of any length."""
-    unit = directions / directions.norm(dim=-1, keepdim=True)
-    degree = int(sh.shape[-2] ** 0.5) - 1
-    return (0.5 + (sh_basis(unit, degree)[..., None] * sh).sum(-2)).clamp_min(0)
+    return _blend(sh_basis(_unit(directions), _degree(sh)), sh)
+
+
+def _linear_colors(views: Tensor, directions: Tensor, sh: Tensor) -> Tensor:
+    """As `_colors`, to first order around `views` [..., 3]."""
+    at = _unit(views)
+    basis, change = torch.func.jvp(  # type: ignore[misc]
+        lambda u: sh_basis(u, _degree(sh)), (at,), (_unit(directions) - at,)
+    )
+    return _blend(basis + change, sh)
+
+
+def _blend(basis: Tensor, sh: Tensor) -> Tensor:
+    return (0.5 + (basis[..., None] * sh).sum(-2)).clamp_min(0)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=-1, keepdim=True)
+
+
+def _degree(sh: Tensor) -> int:
+    return int(sh.shape[-2] ** 0.5) - 1

@@ -1,4 +1,4 @@
-"""The rasterizer: project, intersect tiles and sort, composite; each a native call timed apart.
+"""The rasterizer: one native call renders all views (docs/tilegs.md), on the CPU or on CUDA.
 
 Equations and order are gsplat 1.5.3's `rasterization(packed=False)` (csrc/common/splat.h). A
 Gaussian with a NaN, or so large that its image is not finite, is not drawn.
@@ -14,40 +14,51 @@ from gart.cameras import Camera
 from gart.native import library
 from gart.rendering import Rendering
 from gart.scene import Gaussians
-from gart.tilegs.settings import Mode, RasterSettings
+from gart.tilegs.settings import RasterSettings
+from gart.tilegs.views import Views, view_of, views_of
+
+STAGES = ("project", "intersect", "bins", "repair", "raster")
+COUNTS = (
+    "splats",
+    "entries",
+    "bin segments",
+    "segments repaired",
+    "entries repaired",
+    "tests",
+    "tile stream bytes",
+)
 
 
 @torch.no_grad()
 def rasterize(
     gaussians: Gaussians, camera: Camera, settings: RasterSettings | None = None
 ) -> Rendering:
-    """Render `gaussians` as seen by the pinhole `camera`; no gradients.
+    """Render `gaussians` as seen by the pinhole `camera`, on their device; no gradients.
 
-    Records the stages "project", "intersect + sort" and "raster" and the counter "pairs"
-    (tile-Gaussian intersections) with `gart.stages`.
+    While `gart.stages` records, every stage's time and the counts are recorded (docs/tilegs.md);
+    otherwise the call returns as soon as the GPU has its work.
 
     Raises:
-        ValueError: the camera is distorted, its pose is not finite, or the Gaussians are not on the
-            CPU.
+        ValueError: the camera is distorted or its pose is not finite.
     """
     if not camera.is_planar or any(camera.distortion):
         raise ValueError(
             f"the rasterizer renders pinhole cameras and this one is {camera.model}; "
             "pass camera.undistorted(), or trace its rays with gart.tracing"
         )
-    color, opacity, depth = _render(
+    colors, alphas, depths = _render(
         gaussians.means,
         gaussians.quats,
         gaussians.log_scales.exp(),
         gaussians.opacity_logits.sigmoid(),
         gaussians.sh,
-        camera.viewmat,
-        camera.K,
+        view_of(camera, gaussians.device),
+        None,
         camera.width,
         camera.height,
         settings or RasterSettings(),
     )
-    return Rendering(color=color, opacity=opacity, depth=depth)
+    return Rendering(color=colors[0], opacity=alphas[0, ..., 0], depth=depths[0, ..., 0])
 
 
 @torch.no_grad()
@@ -63,8 +74,8 @@ def rasterization(
     height: int,
     *,
     sh_degree: int | None = None,
-    mode: Mode = "classic",
     backgrounds: Tensor | None = None,
+    settings: RasterSettings | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Render a batch of pinhole cameras from activated parameters, as gsplat's `rasterization`.
 
@@ -72,31 +83,29 @@ def rasterization(
         means: [N, 3] centres in scene units.
         quats: [N, 4] rotations (w, x, y, z), normalised when used.
         scales: [N, 3] standard deviations in scene units.
-        opacities: [N], at most 1.
+        opacities: [N], at most 1 (checked on the CPU only).
         sh: [N, K, 3] spherical harmonics, K = 1, 4, 9 or 16.
-        viewmats: [C, 4, 4] world to camera, OpenCV axes.
-        Ks: [C, 3, 3] intrinsics in pixels; skew is ignored.
+        viewmats: [C, 4, 4] world to camera, OpenCV axes; on the scene's device or on the CPU.
+        Ks: [C, 3, 3] intrinsics in pixels; skew is ignored. Where they are on the CPU, they are
+            checked.
         width: image width in pixels.
         height: image height in pixels.
         sh_degree: use the coefficients up to this degree; all by default.
-        mode: "classic" or "antialiased", see `RasterSettings`.
         backgrounds: [C, 3] colours behind the scene; black by default.
+        settings: defaults to `RasterSettings()`.
 
     Returns:
         colors [C, H, W, 3], alphas [C, H, W, 1] and expected depths [C, H, W, 1] (camera z, blended
         depth over alpha, 0 where nothing was drawn), all float32.
 
     Raises:
-        ValueError: a shape, size, degree, mode, camera or device that does not fit.
+        ValueError: a shape, size, degree, camera or device that does not fit.
     """
-    settings = RasterSettings(mode=mode)
-    if width < 1 or height < 1:
-        raise ValueError(f"image size is {width} x {height}; expected at least 1 x 1")
     _check_shape("viewmats", viewmats, ("C", 4, 4))
-    cameras = len(viewmats)
-    _check_shape("Ks", Ks, (cameras, 3, 3))
+    _check_shape("Ks", Ks, (len(viewmats), 3, 3))
     if backgrounds is not None:
-        _check_shape("backgrounds", backgrounds, (cameras, 3))
+        _check_shape("backgrounds", backgrounds, (len(viewmats), 3))
+        backgrounds = backgrounds.detach().to(means.device, torch.float32).contiguous()
     if sh_degree is not None:
         _check_shape("sh", sh, ("N", "K", 3))
         if sh_degree < 0 or (sh_degree + 1) ** 2 > sh.shape[1]:
@@ -105,19 +114,22 @@ def rasterization(
                 f"sh has shape {list(sh.shape)}"
             )
         sh = sh[:, : (sh_degree + 1) ** 2]
-
-    colors = means.new_empty(cameras, height, width, 3, dtype=torch.float32)
-    alphas = means.new_empty(cameras, height, width, 1, dtype=torch.float32)
-    depths = torch.empty_like(alphas)
-    for i in range(cameras):
-        color, opacity, depth = _render(
-            means, quats, scales, opacities, sh, viewmats[i], Ks[i], width, height, settings
+    if opacities.device.type == "cpu" and (opacities > 1).any():
+        raise ValueError(
+            f"opacities reach {float(opacities.max())}; expected at most 1, logits need a sigmoid"
         )
-        alphas[i, ..., 0], depths[i, ..., 0] = opacity, depth
-        colors[i] = color
-        if backgrounds is not None:
-            colors[i] += (1 - alphas[i]) * backgrounds[i]
-    return colors, alphas, depths
+    return _render(
+        means,
+        quats,
+        scales,
+        opacities,
+        sh,
+        views_of(viewmats, Ks, means.device),
+        backgrounds,
+        width,
+        height,
+        settings or RasterSettings(),
+    )
 
 
 def _render(
@@ -126,46 +138,40 @@ def _render(
     scales: Tensor,
     opacities: Tensor,
     sh: Tensor,
-    viewmat: Tensor,
-    K: Tensor,
+    views: Views,
+    backgrounds: Tensor | None,
     width: int,
     height: int,
     settings: RasterSettings,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Colour [H, W, 3], opacity [H, W] and expected depth [H, W] of one view."""
-    scene = _checked_scene(means, quats, scales, opacities, sh)
-    viewmat, K, center = _checked_view(viewmat, K)
-    native, threads = library(means.device), torch.get_num_threads()
-    with stages.stage("project"):
-        splats, rects = native.tilegs_project(
-            *scene,
-            viewmat,
-            K,
-            center,
-            width,
-            height,
-            settings.alpha_min,
-            settings.near,
-            settings.eps2d,
-            settings.mode == "antialiased",
-            threads,
-        )
-    with stages.stage("intersect + sort"):
-        offsets, order = native.tilegs_intersect(splats, rects, width, height, threads)
-    stages.count("pairs", len(order))
-    with stages.stage("raster"):
-        color, opacity, depth = native.tilegs_composite(
-            splats,
-            offsets,
-            order,
-            width,
-            height,
-            settings.alpha_min,
-            settings.alpha_max,
-            settings.transmittance_min,
-            threads,
-        )
-    return color, opacity, depth
+    """colors [C, H, W, 3], alphas [C, H, W, 1] and depths [C, H, W, 1]."""
+    timed = stages.active() is not None
+    colors, alphas, depths, stats = library(means.device).tilegs_render(
+        *_checked_scene(means, quats, scales, opacities, sh),
+        *views,
+        means.new_empty(0, dtype=torch.float32) if backgrounds is None else backgrounds,
+        width,
+        height,
+        settings.alpha_min,
+        settings.alpha_max,
+        settings.transmittance_min,
+        settings.near,
+        settings.eps2d,
+        settings.mode == "antialiased",
+        settings.bins,
+        settings.repair,
+        settings.packed,
+        timed,
+        torch.get_num_threads(),
+    )
+    if timed:
+        values = stats.tolist()
+        for name, ms in zip(STAGES, values[: len(STAGES)], strict=True):
+            stages.add(name, ms)
+        for name, value in zip(COUNTS, values[len(STAGES) :], strict=True):
+            stages.count(name, value)
+        stages.count("pixels", alphas.numel())
+    return colors, alphas, depths
 
 
 def _checked_scene(
@@ -180,31 +186,12 @@ def _checked_scene(
     _check_shape("sh", sh, (n, "K", 3))
     scene = (means, quats, scales, opacities, sh)
     for name, tensor in zip(("means", "quats", "scales", "opacities", "sh"), scene, strict=True):
-        if tensor.device.type != "cpu":
+        if tensor.device != means.device:
             raise ValueError(
-                f"{name} is on {tensor.device} and the rasterizer runs on the CPU; pass it .cpu()"
+                f"{name} is on {tensor.device} and means on {means.device}; "
+                "expected the whole scene on one device"
             )
-    if (opacities > 1).any():
-        raise ValueError(
-            f"opacities reach {float(opacities.max())}; expected at most 1, logits need a sigmoid"
-        )
     return tuple(tensor.detach().float().contiguous() for tensor in scene)
-
-
-def _checked_view(viewmat: Tensor, K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """World-to-camera matrix [4, 4], intrinsics [3, 3], camera centre [3]: float32 on the CPU."""
-    viewmat, K = viewmat.double().cpu(), K.double().cpu()
-    if not viewmat.isfinite().all() or viewmat[3].tolist() != [0, 0, 0, 1]:
-        raise ValueError(
-            f"the world-to-camera matrix is {viewmat.tolist()}; "
-            "expected finite numbers with last row 0 0 0 1"
-        )
-    if not K.isfinite().all() or K[0, 0] <= 0 or K[1, 1] <= 0:
-        raise ValueError(f"K is {K.tolist()}; expected finite numbers and positive focal lengths")
-    inverse, singular = torch.linalg.inv_ex(viewmat)
-    if singular:
-        raise ValueError(f"the world-to-camera matrix {viewmat.tolist()} has no inverse")
-    return viewmat.float(), K.float(), inverse[:3, 3].float()
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int | str, ...]) -> None:

@@ -9,10 +9,14 @@ from gart.native import constants
 
 Mode = Literal["classic", "antialiased"]
 
+BINS = (16, 32, 64, 128)
+"""Numbers of depth bins that the kernels are made for."""
+
 
 @dataclass(frozen=True)
 class RasterSettings:
-    """Settings of the rasterizer; the defaults are gsplat 1.5.3's (csrc/common/constants.h).
+    """Settings of the rasterizer; those of the image default to gsplat 1.5.3's
+    (csrc/common/constants.h), those of the traversal to the paper's (docs/tilegs.md).
 
     Attributes:
         mode: "classic", or "antialiased": splats smaller than a pixel are dimmed by as much as the
@@ -23,6 +27,11 @@ class RasterSettings:
             out, and so is all that lies behind, in [0, 1).
         near: Gaussians whose mean has a smaller camera z are left out; positive, in scene units.
         eps2d: variance in square pixels added to every splat's image, at least 0.
+        bins: depth bins per tile, one of `BINS`; the image does not depend on it.
+        repair: sort the bins. Without it the order within a bin is left open and the image is
+            wrong; for the paper's ablation.
+        packed: copy the splats into the order of the stream before blending (Packed-GW); the same
+            image, for the paper's ablation.
 
     Raises:
         ValueError: a value outside its range.
@@ -34,6 +43,9 @@ class RasterSettings:
     transmittance_min: float = field(default_factory=lambda: constants()["transmittance_min"])
     near: float = field(default_factory=lambda: constants()["near"])
     eps2d: float = field(default_factory=lambda: constants()["eps2d"])
+    bins: int = 64
+    repair: bool = True
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -53,3 +65,5 @@ class RasterSettings:
             raise ValueError(f"near is {self.near}; expected a positive distance in scene units")
         if not 0 <= self.eps2d < float("inf"):
             raise ValueError(f"eps2d is {self.eps2d}; expected square pixels, at least 0")
+        if self.bins not in BINS:
+            raise ValueError(f"bins is {self.bins}; expected one of {', '.join(map(str, BINS))}")

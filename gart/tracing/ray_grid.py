@@ -7,8 +7,8 @@ the tracer's exact rational response holds for every ray.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -66,6 +66,43 @@ class RayGrid:
             self.rows,
             self.block_rect,
         ]
+
+    def band(self, first: int, last: int) -> RayGrid:
+        """The rays of pixel rows `first` to `last` (exclusive), which share this grid's memory.
+
+        `first` is a multiple of 64, a block's pixels, so that tiles and blocks stay as they are.
+        `columns` and `rows` bound more than the band's tiles, which costs time and changes nothing.
+        """
+        tile, block = int(constants()["trace_tile"]), int(constants()["block_tiles"])
+        width = self.ray_xy.shape[1]
+        across = -(-width // tile)
+        tiles = slice(first // tile, -(-last // tile))
+        in_tiles = slice(tiles.start * across, tiles.stop * across)
+        across = -(-across // block)
+        blocks = slice(tiles.start // block * across, -(-tiles.stop // block) * across)
+        return replace(
+            self,
+            ray_xy=self.ray_xy[first:last],
+            tile_face=self.tile_face[in_tiles],
+            tile_rect=self.tile_rect[in_tiles],
+            rows=self.rows[..., tiles].contiguous(),
+            block_rect=self.block_rect[blocks],
+            depth_scale=None if self.depth_scale is None else self.depth_scale[first:last],
+        )
+
+    @cached_property
+    def pixel_ranges(self) -> tuple[Tensor, Tensor]:
+        """[F, 2, W] and [F, 2, H] float32: as `columns` and `rows`, by pixels for tiles."""
+        tile = int(constants()["trace_tile"])
+        height, width = self.ray_xy.shape[:2]
+        face = self.tile_face.reshape(-(-height // tile), -1)
+        face = face.repeat_interleave(tile, 0).repeat_interleave(tile, 1)[:height, :width, None]
+        return _face_ranges(
+            self.ray_xy.nan_to_num(torch.inf),
+            self.ray_xy.nan_to_num(-torch.inf),
+            face,
+            len(self.face_axes),
+        )
 
 
 def ray_grid(camera: Camera, device: torch.device | str) -> RayGrid:
@@ -136,17 +173,7 @@ def _grid(
     by_tile = padded.reshape(tiles_y, tile, tiles_x, tile, 2)
     low = by_tile.nan_to_num(torch.inf).amin((1, 3))  # [tiles_y, tiles_x, 2]
     high = by_tile.nan_to_num(-torch.inf).amax((1, 3))
-    # Running extremes make the ranges ascend even where a face has no tiles.
-    columns: list[Tensor] = []
-    rows: list[Tensor] = []
-    for face in range(len(axes)):
-        mine = (tile_face == face).reshape(tiles_y, tiles_x, 1)
-        face_low = torch.where(mine, low, torch.inf)
-        face_high = torch.where(mine, high, -torch.inf)
-        for ranges, axis, component in ((columns, 0, 0), (rows, 1, 1)):
-            least = face_low[..., component].amin(axis).flip(0).cummin(0).values.flip(0)
-            most = face_high[..., component].amax(axis).cummax(0).values
-            ranges.append(torch.stack([least, most]))
+    columns, rows = _face_ranges(low, high, tile_face.reshape(tiles_y, tiles_x, 1), len(axes))
     return RayGrid(
         face_axes=axes.float().contiguous().to(device),
         ray_xy=xy.contiguous().to(device),
@@ -154,15 +181,30 @@ def _grid(
         tile_rect=torch.stack([low[..., 0], high[..., 0], low[..., 1], high[..., 1]], -1)
         .reshape(-1, 4)
         .to(device),
-        columns=torch.stack(columns).to(device),
-        rows=torch.stack(rows).to(device),
+        columns=columns.to(device),
+        rows=rows.to(device),
         block_rect=_block_rects(low, high).to(device),
         depth_scale=None if depth_scale is None else depth_scale.float().to(device),
     )
 
 
+def _face_ranges(low: Tensor, high: Tensor, face: Tensor, faces: int) -> tuple[Tensor, Tensor]:
+    """Ranges [F, 2, W] and [F, 2, H] of columns and rows whose cells span `low` to `high`
+    [H, W, 2]; running extremes make them ascend even where a face has no cells."""
+    columns: list[Tensor] = []
+    rows: list[Tensor] = []
+    for f in range(faces):
+        face_low = torch.where(face == f, low, torch.inf)
+        face_high = torch.where(face == f, high, -torch.inf)
+        for ranges, axis, component in ((columns, 0, 0), (rows, 1, 1)):
+            least = face_low[..., component].amin(axis).flip(0).cummin(0).values.flip(0)
+            most = face_high[..., component].amax(axis).cummax(0).values
+            ranges.append(torch.stack([least, most]))
+    return torch.stack(columns), torch.stack(rows)
+
+
 def _block_rects(low: Tensor, high: Tensor) -> Tensor:
-    edge = 8  # kBlockTiles in csrc/cuda/tracer.cuh
+    edge = int(constants()["block_tiles"])
     pad = (0, -low.shape[1] % edge, 0, -low.shape[0] % edge)
 
     def greatest(corner: Tensor, component: int) -> Tensor:

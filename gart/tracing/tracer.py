@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +14,12 @@ from gart.cameras import Camera
 from gart.native import library
 from gart.rendering import Rendering
 from gart.scene import Gaussians
+from gart.tracing import boxes, strips
+from gart.tracing.additions import additions
+from gart.tracing.linear_color import linear_color
 from gart.tracing.ray_grid import RayGrid, ray_grid
 from gart.tracing.settings import TraceSettings
+from gart.tracing.traced import Traced
 
 
 def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None) -> Rendering:
@@ -31,13 +36,25 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device, named.
+        OutOfMemoryError: the image does not fit in memory, not even in strips.
     """
     settings = settings or TraceSettings()
     grid = ray_grid(camera, gaussians.device)
     c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
-    scene = gaussians.tensors().values()
-    keep_hits = torch.is_grad_enabled() and any(t.requires_grad for t in scene)
-    color, opacity, blended = _Trace.apply(grid, c2w, settings, keep_hits, *scene)
+    tensors = gaussians.tensors()
+    if settings.sh == "linear":
+        tensors["sh"] = linear_color(gaussians.means, gaussians.sh, c2w)
+        settings = replace(settings, sh="ray")
+    scene = tensors.values()
+
+    def trace_rays(rays: RayGrid, *scene: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        keep_hits = torch.is_grad_enabled() and any(t.requires_grad for t in scene)
+        outputs: tuple[Tensor, Tensor, Tensor] = _Trace.apply(
+            rays, c2w, settings, keep_hits, *scene
+        )
+        return outputs
+
+    color, opacity, blended = strips.trace(trace_rays, grid, settings, *scene)
     # Where nothing was hit both are 0; the clamp only keeps 0 / 0 out of the gradients.
     depth = blended / opacity.clamp_min(settings.alpha_min / 2)
     if grid.depth_scale is not None:
@@ -87,7 +104,9 @@ def _forward(
             stages.count("hits", hits)
         stages.count("pixels", opacity.numel())
         stages.count("repaired pixels", repaired)
-        stages.count("LT buffer bytes", lt_bytes)
+        if settings.lt_layout == "hits" or settings.backward == "pixel":
+            stages.count("LT buffer bytes", lt_bytes)
+    strips.remember(state, grid)
     return _Forward(color, opacity, depth, stats, tuple(state))
 
 
@@ -107,31 +126,50 @@ class _Trace(torch.autograd.Function):
         result = _forward(grid, c2w, settings, tensors, keep_hits)
         ctx.grid, ctx.c2w, ctx.settings = grid, c2w, settings
         ctx.recorder = stages.active()  # PyTorch runs CUDA backward passes in a thread of its own
-        ctx.save_for_backward(*scene, *result.state)
+        ctx.stats = result.stats
+        box_tensors: tuple[Tensor, ...] = ()
+        if keep_hits and settings.lt_layout == "aabb":
+            traced = Traced(grid, c2w, settings, tensors, list(result.state))
+            box_tensors = boxes.fill(traced)
+        ctx.box_count = len(box_tensors)
+        ctx.save_for_backward(*scene, *box_tensors, *result.state)
         ctx.set_materialize_grads(False)  # depth and opacity often have none
         return result.color, result.opacity, result.blended_depth
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        scene, state = _scene_arguments(saved[:5]), list(saved[5:])
-        grid, settings = ctx.grid, ctx.settings
-        with ctx.recorder or nullcontext(), stages.stage("backward"):
-            gradients = library(scene[0].device).trace_backward(
-                *scene,
-                ctx.c2w,
-                grid.native(),
-                state,
-                *(scene[0].new_empty(0) if g is None else g.contiguous() for g in grads),
-                settings.alpha_min,
-                settings.alpha_max,
-                settings.transmittance_min,
-                settings.near,
-                settings.sh == "ray",
-                settings.backward,
-                torch.get_num_threads(),
-            )
+        scene = _scene_arguments(saved[:5])
+        box_tensors, state = saved[5 : 5 + ctx.box_count], list(saved[5 + ctx.box_count :])
+        settings = ctx.settings
+        traced = Traced(ctx.grid, ctx.c2w, settings, scene, state)
+        outputs = [scene[0].new_empty(0) if g is None else g.contiguous() for g in grads]
+        with ctx.recorder or nullcontext():
+            with stages.stage("backward"):
+                if box_tensors:
+                    gradients = boxes.backward(traced, boxes.Boxes(*box_tensors), outputs)
+                else:
+                    gradients = traced.native.trace_backward(
+                        *traced.inputs(),
+                        *outputs,
+                        *traced.constants(),
+                        settings.backward,
+                        torch.get_num_threads(),
+                    )
+            if stages.active() is not None:
+                _count_additions(traced, float(ctx.stats[5]))
         return (None, None, None, None, *gradients)
+
+
+def _count_additions(traced: Traced, hits: float) -> None:
+    pairs = traced.native.hit_pairs(traced.c2w, traced.grid.native(), traced.state)
+    if pairs < 0:  # hits did not fit their storage and were traced again: rare, unknown here
+        return
+    stages.count("pairs with hits", pairs)
+    on_gpu = traced.scene[0].is_cuda
+    coefficients = traced.scene[4].shape[1]
+    count = additions(traced.settings, coefficients, hits, pairs, on_gpu)
+    stages.count("additions to memory", count)
 
 
 def hit_order(

@@ -1,6 +1,7 @@
 """Training: settings, initialisation, loss, optimiser, densification, checkpoints, the loop."""
 
 from gart.training.config import TrainConfig, config_from, load_config, preset_names
+from gart.training.plan import plan_training
 from gart.training.run import Progress, train
 from gart.training.trainer import Trainer
 
@@ -10,6 +11,7 @@ __all__ = [
     "Trainer",
     "config_from",
     "load_config",
+    "plan_training",
     "preset_names",
     "train",
 ]

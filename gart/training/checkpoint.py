@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from gart.errors import GartError
@@ -44,7 +44,7 @@ def save_checkpoint(folder: Path, state: State, keep: int) -> Path:
     values = {"format": FORMAT, **state.values}
     try:
         with atomic(path.with_suffix(".safetensors")) as temporary:
-            save_file(tensors, temporary)
+            save_file(tensors, temporary, {"iteration": str(state.values["iteration"])})
         write_json(path, values)
         for old in checkpoints(folder)[:-keep]:
             old.unlink()
@@ -66,13 +66,16 @@ def load_checkpoint(path: Path) -> State:
     """Read the checkpoint whose JSON file is `path`.
 
     Raises:
-        GartError: a file is missing, damaged or of another format.
+        GartError: a file is missing, damaged or of another format, or the two belong to different
+            iterations.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError(f"it holds {type(values).__name__}, no JSON object")
-        tensors = load_file(path.with_suffix(".safetensors"))
+        with safe_open(path.with_suffix(".safetensors"), "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
         raise GartError(
             f"checkpoint {path} cannot be read ({error}); "
@@ -82,5 +85,13 @@ def load_checkpoint(path: Path) -> State:
         raise GartError(
             f"checkpoint {path} has format {values.get('format')}, this gart reads {FORMAT}; "
             "continue it with the version in the run's config.yaml, or train anew with --overwrite"
+        )
+    # Checkpoints of earlier versions do not say.
+    iteration = metadata.get("iteration", str(values.get("iteration")))
+    if iteration != str(values.get("iteration")):
+        raise GartError(
+            f"checkpoint {path} is of iteration {values.get('iteration')}, but its tensors are of "
+            f"iteration {iteration}; delete it to continue from the one before, or train anew with "
+            "--overwrite"
         )
     return State(tensors, values)

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from gart.errors import UsageError
+from gart.memory import parse_size
+from gart.tracing import BACKWARD_MODES, LT_LAYOUTS, SH_MODES
 
 PRESETS = Path(__file__).with_name("presets")
 
@@ -23,8 +25,15 @@ def _setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
+    is_size: bool = False,
 ) -> Any:
-    metadata = {"meaning": meaning, "low": low, "high": high, "choices": choices}
+    metadata = {
+        "meaning": meaning,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "is_size": is_size,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -43,9 +52,12 @@ class TrainConfig:
     budget: int = _setting(1_000_000, "most Gaussians", low=1)
     seed: int = _setting(0, "seed of everything random", low=0, high=2**63 - 1)
     backward: str = _setting(
-        "primitive", "how the tracer gathers gradients", choices=("primitive", "hybrid", "pixel")
+        "primitive", "how the tracer gathers gradients", choices=BACKWARD_MODES
     )
-    sh: str = _setting("ray", "direction that colours are evaluated at", choices=("ray", "center"))
+    lt_layout: str = _setting(
+        "hits", "what it gathers them from; aabb is the papers' buffer", choices=LT_LAYOUTS
+    )
+    sh: str = _setting("ray", "colours: at the ray, the mean, or to first order there", choices=SH_MODES)
     sh_degree: int = _setting(3, "final degree of the spherical harmonics", low=0, high=3)
     sh_every: int = _setting(1000, "iterations between two degrees", low=1)
     background: str = _setting(
@@ -80,6 +92,9 @@ class TrainConfig:
     filter_variance: float = _setting(0.2, "3D smoothing filter, in pixels^2; 0 is off", low=0)
     filter_every: int = _setting(100, "iterations between two filter updates", low=1)
 
+    memory_limit: int = _setting(
+        0, "bytes it may take on the device (8GB); 0 is what is free", low=0, is_size=True
+    )
     log_every: int = _setting(10, "iterations per line of metrics.jsonl", low=1)
     checkpoint_every: int = _setting(5000, "iterations between two checkpoints", low=1)
     checkpoint_keep: int = _setting(2, "checkpoints that are kept", low=1)
@@ -166,6 +181,8 @@ def _checked(f: Field[Any], value: object) -> int | float | str:
     """`value` as the field's type, or a UsageError that says what is allowed."""
     low, high, choices = (f.metadata[key] for key in ("low", "high", "choices"))
     allowed = f"one of {', '.join(choices)}" if choices else _range(f.type, low, high)
+    if f.metadata["is_size"]:
+        allowed = "a size such as 8GB, or 0"
     refused = UsageError(f"{f.name} is {value!r}; allowed is {allowed}")
     if f.type == "str":
         if value not in choices:
@@ -174,6 +191,11 @@ def _checked(f: Field[Any], value: object) -> int | float | str:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise refused
     number: int | float
+    if f.metadata["is_size"] and isinstance(value, str):
+        try:
+            value = parse_size(value)
+        except ValueError:
+            raise refused from None
     try:
         number = int(value) if isinstance(value, (int, str)) else value
     except ValueError:

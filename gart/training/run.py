@@ -19,6 +19,7 @@ from gart.io.ply import save_ply
 from gart.io.run_folder import RunFolder
 from gart.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from gart.training.config import TrainConfig
+from gart.training.plan import plan_training
 from gart.training.trainer import Trainer
 
 RECENT = 50
@@ -58,13 +59,15 @@ def train(
 
     With `resume` the newest checkpoint is continued exactly, as if the run had not stopped.
     An interrupt or SIGTERM waits for the iteration to end, saves a checkpoint and is raised as
-    KeyboardInterrupt; a second one is raised at once and saves nothing.
+    KeyboardInterrupt or SystemExit(143); a second one acts at once and saves nothing.
 
     Raises:
+        UsageError: the budget does not fit in memory.
         GartError: no training views, a value that is not finite, a file that cannot be written, a
             checkpoint that cannot be read or belongs to other settings, another training into
             `folder`.
     """
+    plan_training(capture, config, device)
     with folder.locked():
         _train(Trainer(capture, config, device), capture, folder, resume, report)
 
@@ -89,13 +92,13 @@ def _train(
 
     try:
         folder.rewind_metrics(trainer.iteration)
-        with _interrupts() as interrupted:
+        with _held_interrupts() as interrupts:
             for progress in _iterate(trainer, folder):
                 try:
                     report(progress)
-                    if interrupted.is_set():
-                        raise KeyboardInterrupt
-                except KeyboardInterrupt:
+                    if interrupts:
+                        raise _stop(interrupts[0])
+                except (KeyboardInterrupt, SystemExit):
                     save()
                     raise
                 if trainer.iteration % config.checkpoint_every == 0:
@@ -137,16 +140,21 @@ def _iterate(trainer: Trainer, folder: RunFolder) -> Iterator[Progress]:
         )
 
 
+def _stop(number: int) -> BaseException:
+    """How a signal ends a Python program: SIGTERM by the exit code that shells give it."""
+    return SystemExit(128 + number) if number == signal.SIGTERM else KeyboardInterrupt()
+
+
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into a flag, so that no iteration stops half-way."""
-    flag = threading.Event()
+def _held_interrupts() -> Iterator[list[int]]:
+    """Note the first SIGINT or SIGTERM here instead, so that no iteration stops half-way."""
+    noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield flag  # signals reach the main thread alone
+        yield noted  # signals reach the main thread alone
         return
 
     def handle(number: int, frame: object) -> None:
-        flag.set()
+        noted.append(number)
         restore()
 
     def restore() -> None:
@@ -157,6 +165,6 @@ def _interrupts() -> Iterator[threading.Event]:
     for number in before:
         signal.signal(number, handle)
     try:
-        yield flag
+        yield noted
     finally:
         restore()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from gart.cameras import has_ray
 from gart.capture import Capture, View
 from gart.errors import GartError, UsageError
+from gart.memory import allocating
 from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace
@@ -22,6 +24,7 @@ from gart.training.filter3d import NEAREST, SamplingFilter, smooth
 from gart.training.initialization import initial_gaussians, scene_extent
 from gart.training.loss import as_float, photometric_loss
 from gart.training.optimizer import Adam, learning_rates
+from gart.training.plan import training_size
 from gart.training.schedule import Schedule
 
 USUAL_EXTENT = 5.0
@@ -57,22 +60,35 @@ class Trainer:
 
         self.gaussians = initial_gaussians(capture, config, self._host_generator).to(self.device)
         self._optimizer = Adam(self.gaussians, learning_rates(config, self.gaussians))
-        self._views = [_on_device(view, self.device) for view in capture.train]
+        with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
+            self._views = [_on_device(view, self.device) for view in capture.train]
         self._background = torch.tensor(
             BACKGROUNDS.get(config.background, capture.background), device=self.device
         )
-        self._settings = replace(TraceSettings(), sh=config.sh, backward=config.backward)
+        limit = None
+        if config.memory_limit:
+            limit = training_size(capture, config, device).for_tracing(config.memory_limit)
+        self._settings = replace(
+            TraceSettings(),
+            sh=config.sh,
+            backward=config.backward,
+            lt_layout=config.lt_layout,
+            memory_limit=limit,
+        )
         cameras = [view.camera for view in capture.train]
         self.extent = scene_extent(cameras)
         self._unit = self.extent / USUAL_EXTENT
         self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
         self._sizes = self._filter_sizes()
 
-    def step(self) -> dict[str, float]:
+    def step(self, densify: bool = False) -> dict[str, float]:
         """Run one iteration; returns `loss`, `psnr` (of the training view, in dB) and `gaussians`.
+
+        `densify` ends it with a densification whatever the schedule says.
 
         Raises:
             GartError: the loss or a gradient is not finite. The scene is as before the step.
+            OutOfMemoryError: what the step needs does not fit.
         """
         iteration = self.iteration + 1
         view = self._views[self._next_view()]
@@ -83,23 +99,25 @@ class Trainer:
         leaves = self.gaussians.map(lambda t: t.detach().requires_grad_())
         coefficients = (self.schedule.active_sh_degree(iteration) + 1) ** 2
         active = replace(leaves, sh=leaves.sh[:, :coefficients])
-        image = trace(smooth(active, self._sizes), view.camera, self._settings).over(background)
-        with stage("loss"):
+        with self._naming(f"the forward pass of view {view.name}"):
+            image = trace(smooth(active, self._sizes), view.camera, self._settings).over(background)
+        with stage("loss"), self._naming(f"the loss of view {view.name}"):
             target = as_float(view.image, background)
             loss = photometric_loss(image, target, self.config.ssim_weight, view.mask)
             total = loss + self._regularization(leaves)
             error = _squared_error(image.detach(), target, view.mask)
         tensors = leaves.tensors()
-        gradients = torch.autograd.grad(total, list(tensors.values()))
+        with self._naming(f"the backward pass of view {view.name}"):
+            gradients = torch.autograd.grad(total, list(tensors.values()))
         grads = dict(zip(tensors, gradients, strict=True))
         loss_value, mse = self._checked(iteration, view, loss.detach(), error, grads)
 
-        with stage("optimiser"):
+        with stage("optimiser"), self._naming("Adam"):
             means_lr = self.schedule.means_lr(iteration) * self.extent
             self._optimizer.lr["means"] = means_lr
             self._optimizer.step(self.gaussians, grads)
-        with stage("densify"):
-            self._densify(iteration, means_lr)
+        with stage("densify"), self._naming("densification"):
+            self._densify(iteration, means_lr, densify or self.schedule.densifies(iteration))
         self.iteration = iteration
         psnr = -10 * math.log10(max(mse, 1e-10))
         return {"loss": loss_value, "psnr": psnr, "gaussians": float(len(self.gaussians))}
@@ -127,7 +145,9 @@ class Trainer:
             "config": self.config.as_dict(),
             "photographs": self._photographs(),
         }
-        return State({name: t.detach().clone() for name, t in tensors.items()}, values)
+        # Copies in RAM: there may be no room for them on the GPU.
+        copies = {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
+        return State(copies, values)
 
     def load_state(self, state: State) -> None:
         """Go on from `state`, which must come from the same capture, settings and device kind.
@@ -158,6 +178,14 @@ class Trainer:
         self._order = list(state.values["view_order"])  # type: ignore[call-overload]
         self.iteration = int(state.values["iteration"])  # type: ignore[call-overload]
 
+    def _naming(self, what: str) -> AbstractContextManager[None]:
+        """Says what ran out of memory in the iteration under way, should it."""
+        return allocating(
+            f"{what} in iteration {self.iteration + 1}, with {len(self.gaussians):,} Gaussians,",
+            "earlier checkpoints are intact: free memory and continue with --resume, or train anew "
+            "with a lower --budget or a higher --downscale",
+        )
+
     def _next_view(self) -> int:
         """Every view once in random order, then again in another."""
         if not self._order:
@@ -171,8 +199,8 @@ class Trainer:
         scale = leaves.log_scales.exp().mean() / self._unit
         return self.config.opacity_reg * opacity + self.config.scale_reg * scale
 
-    def _densify(self, iteration: int, means_lr: float) -> None:
-        config, densifies = self.config, self.schedule.densifies(iteration)
+    def _densify(self, iteration: int, means_lr: float, densifies: bool) -> None:
+        config = self.config
         if densifies:
             relocate(self.gaussians, self._optimizer, config.dead_opacity, self._generator)
             target = self.schedule.target(len(self.gaussians), config.budget)
@@ -208,8 +236,8 @@ class Trainer:
         return [len(self._views), sum(v.camera.width * v.camera.height for v in self._views)]
 
     def _require_same(self, state: State) -> None:
-        """Only how often a run logs and saves may change when it is continued."""
-        free = {"log_every", "checkpoint_every", "checkpoint_keep"}
+        """Only memory, and how often a run logs and saves, may change when it is continued."""
+        free = {"log_every", "checkpoint_every", "checkpoint_keep", "memory_limit"}
         before: Any = state.values["config"]
         for key, value in self.config.as_dict().items():
             if key not in free and before.get(key) != value:

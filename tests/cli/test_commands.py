@@ -38,10 +38,13 @@ def test_train_makes_a_run_folder(trained):
 def test_train_prints_plain_lines_without_a_terminal(gart, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = gart("train", "demo", *TINY, "--set", "sh_degree=0", "--out", "a")
-    first, progress, last = out.splitlines()
+    first, plan, progress, last = out.splitlines()
     assert (code, err) == (0, "")
     assert re.fullmatch(
         r"demo: \d+ training views, \d+ held out, \d+ points; 6 iterations on cpu -> a", first
+    )
+    assert re.fullmatch(
+        r"needs about [\d.]+ MB of [\d.]+ GB with its budget of 300 Gaussians", plan
     )
     assert re.fullmatch(
         r"training 6/6  \d+\.\d it/s  loss 0\.\d{4}  PSNR \d+\.\d\d dB  \d+ Gaussians  "
@@ -165,6 +168,13 @@ def test_profile_sets_the_backward_modes_side_by_side(gart, there, tmp_path):
     for stage in ("project", "tile lists", "forward", "loss", "backward", "optimiser", "densify"):
         assert stage in out
         assert all(column["stages_ms"][stage] > 0 for column in result["columns"].values())
+
+
+def test_profile_of_all_layouts(gart, there):
+    code, out, _ = gart("profile", "demo", "--backward", "all", "--iterations", "1")
+    assert code == 0
+    assert out.count("aabb") == 2 * 3  # two tables
+    assert "additions" in out
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-import gart.native
-from gart import doctor
-from gart.errors import GartError
+from gart import doctor, native
+from gart.errors import GartError, LibraryError
 from gart.native import constants
 
 
@@ -15,22 +15,48 @@ def by_name(text):
     return {check["name"]: check for check in json.loads(text)["checks"]}
 
 
-def fake_libraries(monkeypatch, *, cpu=None, cuda=None, gpu=False):
-    """Installed libraries: None absent, an exception what loading raises, a dict its constants."""
+def fake_libraries(monkeypatch, *, cpu=None, cuda=None, gpu=False, missing=""):
+    """Installed libraries: None absent, an exception what loading raises, a dict its constants.
+
+    `missing` is what the driver says of the CUDA library's code, a string or an exception.
+    """
     libraries = {"cpu": cpu, "cuda": cuda}
 
-    def library(backend):
+    def missing_code(device):
+        if isinstance(missing, Exception):
+            raise missing
+        return missing
+
+    real = native._load.__wrapped__  # not the cached library that is really there
+
+    def load(backend):
+        if libraries[backend] is None:
+            return real(backend)
         if isinstance(libraries[backend], Exception):
             raise libraries[backend]
-        return SimpleNamespace(constants=lambda: libraries[backend])
+        return SimpleNamespace(
+            constants=lambda: libraries[backend],
+            architectures=lambda: [800, 900],
+            missing_code=missing_code,
+        )
 
     def path(backend):
         return None if libraries[backend] is None else Path(f"/lib/libgart_{backend}.so")
 
-    monkeypatch.setattr(gart.native, "library", library)
-    monkeypatch.setattr(gart.native, "library_path", path)
+    native.constants()  # cached
+    monkeypatch.setattr(native, "library_path", path)
+    monkeypatch.setattr(native, "_load", load)
+    monkeypatch.setattr(doctor, "_load_apart", lambda backend, path: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
+
+
+def problem(check):
+    """A check as `gart doctor` reports it."""
+    found = doctor._guarded("library", check)
+    assert found.status == "problem"
+    return found.value, found.mend
 
 
 def test_a_working_installation(gart, tmp_path):
@@ -60,13 +86,41 @@ def test_a_missing_cpu_library_is_a_problem(gart, monkeypatch, tmp_path):
 
 
 def test_a_library_that_does_not_load(monkeypatch):
-    fake_libraries(monkeypatch, cpu=GartError("undefined symbol: x"), cuda=GartError("bad ELF"))
-    assert doctor.cpu_library() == doctor.Check(
-        "CPU library", "undefined symbol: x", "problem", doctor.REINSTALL
+    fake_libraries(
+        monkeypatch, cpu=LibraryError("undefined symbol: x", "do"), cuda=GartError("bad\nELF")
     )
-    assert doctor.cuda_library() == doctor.Check(
-        "CUDA library", "bad ELF", "problem", doctor.REBUILD
-    )
+    assert problem(doctor.cpu_library) == ("undefined symbol: x", "do")
+    assert problem(doctor.cuda_library) == ("bad ELF", doctor.REINSTALL)
+
+
+def test_a_library_that_was_cut_off_is_a_problem(tmp_path, monkeypatch):
+    whole = native.library_path("cpu").read_bytes()
+    damaged = tmp_path / "libgart.so"
+    damaged.write_bytes(whole[:1000])
+    monkeypatch.setattr(native, "library_path", lambda backend: damaged)
+    value = f"{damaged} does not load (the file is cut off after 1000 of {len(whole)} bytes)"
+    assert problem(doctor.cpu_library) == (value, native.REINSTALL)
+    assert problem(doctor.cuda_library) == (value, native.REBUILD)
+
+
+@pytest.mark.parametrize("check", [doctor.cpu_library, doctor.cuda_library])
+def test_a_library_that_would_end_the_process_is_a_problem(tmp_path, monkeypatch, check):
+    damaged = tmp_path / "libgart.so"
+    shutil.copy(native.library_path("cpu"), damaged)
+    with damaged.open("r+b") as file:
+        file.truncate(1000)
+    monkeypatch.setattr(native, "require_whole", lambda backend, path: None)
+    monkeypatch.setattr(native, "library_path", lambda backend: damaged)
+    value, _ = problem(check)
+    assert value == f"{damaged} does not load (that ends Python with SIGBUS, so it is damaged)"
+
+
+def test_a_library_that_hangs_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(native, "require_whole", lambda backend, path: None)
+    with pytest.raises(LibraryError, match=r"x\.so does not load \(no answer in 0\.1 seconds\)"):
+        doctor._load_apart("cpu", Path("x.so"))
 
 
 @pytest.mark.parametrize(("gpu", "status"), [(True, "warning"), (False, "ok")])
@@ -82,26 +136,68 @@ def test_libraries_of_different_sources(monkeypatch):
     assert "built from other sources" in found.value
 
 
-@pytest.mark.parametrize(
-    ("message", "status", "said"),
-    [
-        ("no kernel image is available for execution", "problem", "CUDAARCHS=120"),
-        ("CUDA driver version is insufficient", "problem", "update the NVIDIA driver"),
-        ("CUDA error: out of memory", "warning", "end other work"),
-    ],
-)
-def test_a_gpu_that_the_cuda_library_cannot_launch_on(monkeypatch, message, status, said):
-    def fail(device):
-        raise RuntimeError(message)
+def test_the_architectures_are_listed(monkeypatch):
+    fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True)
+    monkeypatch.setattr(doctor, "_trace_one", lambda device: None)
+    assert doctor.cuda_library() == doctor.Check(
+        "CUDA library",
+        "loads from /lib/libgart_cuda.so, built for compute capability 8.0, 9.0; traces on 12.0",
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "8.0, 9.0; unused" in doctor.cuda_library().value
+
+
+def test_a_gpu_that_the_library_has_no_code_for(monkeypatch):
+    reason = "no kernel image is available for execution on the device"
+    fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True, missing=reason)
+    assert problem(doctor.cuda_library) == (
+        "/lib/libgart_cuda.so is built for compute capability 8.0, 9.0 and holds no code for this "
+        f"GPU's 12.0 ({reason})",
+        "reinstall gart with GART_CUDA=ON CUDAARCHS=120 pip install .",
+    )
+
+
+def test_a_driver_that_is_too_old_for_the_library(monkeypatch):
+    reason = "CUDA driver version is insufficient for CUDA runtime version"
+    fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True, missing=reason)
+    value, mend = problem(doctor.cuda_library)
+    assert value == f"/lib/libgart_cuda.so cannot use the GPU ({reason})"
+    assert mend.startswith("update the NVIDIA driver")
+
+
+@pytest.mark.parametrize("stage", ["code", "trace"])
+def test_a_full_gpu_is_a_warning(monkeypatch, stage):
+    full = RuntimeError("CUDA error: out of memory")
+
+    def trace_one(device):
+        raise full
+
+    missing = full if stage == "code" else ""
+    fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True, missing=missing)
+    monkeypatch.setattr(doctor, "_trace_one", trace_one)
+    found = doctor.cuda_library()
+    assert (found.status, found.mend) == ("warning", "end other work on the GPU, and try again")
+    assert found.value.endswith("8.0, 9.0; CUDA error: out of memory")
+
+
+def test_a_gpu_that_traces_wrongly_is_a_problem(monkeypatch):
+    def trace_one(device):
+        raise GartError("a Gaussian of opacity 0.5 was traced as 0.100")
 
     fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True)
-    monkeypatch.setattr(doctor, "_trace_one", fail)
-    found = doctor.cuda_library()
-    assert found.status == status
-    assert said in found.mend
-    assert message in found.value
-    if "kernel image" in message:
-        assert "holds no code for compute capability 12.0" in found.value
+    monkeypatch.setattr(doctor, "_trace_one", trace_one)
+    assert problem(doctor.cuda_library)[0] == "a Gaussian of opacity 0.5 was traced as 0.100"
+
+
+def test_a_kernel_that_fails_is_a_problem(monkeypatch):
+    def trace_one(device):
+        raise RuntimeError("CUDA: composite failed: misaligned address")
+
+    fake_libraries(monkeypatch, cpu=constants(), cuda=constants(), gpu=True)
+    monkeypatch.setattr(doctor, "_trace_one", trace_one)
+    value, mend = problem(doctor.cuda_library)
+    assert value.endswith("8.0, 9.0; CUDA: composite failed: misaligned address")
+    assert mend == native.REBUILD
 
 
 def test_the_traced_gaussian_is_checked():
@@ -110,8 +206,15 @@ def test_the_traced_gaussian_is_checked():
 
 @pytest.mark.cuda
 def test_the_cuda_library_traces():
-    assert doctor.cuda_library().status == "ok"
-    assert "compute capability" in doctor.gpu().value
+    found = doctor.cuda_library()
+    major, minor = torch.cuda.get_device_capability()
+    assert (found.status, found.mend) == ("ok", "")
+    assert f"compute capability {', '.join(native.architectures())}; " in found.value
+    assert found.value.endswith(f"traces on {major}.{minor}")
+    assert f"compute capability {major}.{minor}" in doctor.gpu().value
+    native.require_gpu_code()
+    capabilities = [tuple(map(int, text.split("."))) for text in native.architectures()]
+    assert min(capabilities) <= (major, minor)
 
 
 def test_a_missing_package_ends_the_checks_that_need_it(gart, monkeypatch):

@@ -55,6 +55,25 @@ def test_unknown_metric(gart, trained):
     fails(gart("eval", str(trained / "runs/demo"), "--metrics", "psn"), 2, message)
 
 
+def test_what_can_be_neither_run_nor_scene(gart, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    message = "notes.txt is no splat file that gart reads; expected a .ply"
+    fails(gart("profile", "notes.txt"), 2, message)
+    message = (
+        "runs/demo is no run; runs under runs/: none; give one of them, a run folder or a .ply, "
+        "or train the scene first: gart train SCENE"
+    )
+    fails(gart("profile", "runs/demo"), 2, message)
+
+
+def test_a_misspelt_scene_is_not_taken_for_a_run(gart):
+    for subject in ("gardn", "mipnerf360/gardn"):
+        code, _, err = gart("profile", subject)
+        assert code == 2
+        assert f"scene '{subject}' is neither an existing folder nor a known name" in err
+        assert "did you mean" in err
+
+
 def test_no_run_at_all(gart):
     message = "there is no run under runs/; train one first: gart train demo"
     for command in ("render", "eval", "profile"):
@@ -107,7 +126,8 @@ def test_cuda_that_was_not_built(gart, monkeypatch):
     monkeypatch.setattr("gart.native.library_path", lambda backend: None)
     message = (
         "--device cuda is not possible: gart was installed without its CUDA library; "
-        "reinstall it with GART_CUDA=ON where nvcc is on the PATH, or use --device cpu"
+        "reinstall gart with GART_CUDA=ON pip install . where nvcc is on the PATH, "
+        "or use --device cpu"
     )
     fails(gart("train", "demo", "--device", "cuda"), 1, message)
 
@@ -144,6 +164,11 @@ def test_debug_shows_the_traceback(gart, monkeypatch, line):
 def test_interrupt_before_training(gart, monkeypatch):
     monkeypatch.setattr("gart.datasets.load", failing_load(KeyboardInterrupt()))
     fails(gart("train", "demo"), 130, "interrupted")
+
+
+def test_sigterm_before_training(gart, monkeypatch):
+    monkeypatch.setattr("gart.datasets.load", failing_load(SystemExit(143)))
+    fails(gart("train", "demo"), 143, "terminated")
 
 
 def test_a_file_that_cannot_be_written_is_named(gart, monkeypatch):

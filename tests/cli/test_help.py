@@ -1,10 +1,13 @@
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 import gart as package
+from gart.cli.options import Backward
 from gart.datasets.names import scene_names
+from gart.tracing import BACKWARD_MODES
 
 COMMANDS = ["train", "render", "eval", "profile", "doctor"]
 PROBE = """
@@ -59,3 +62,7 @@ def test_options_are_those_of_the_design(gart):
 
 def test_version(gart):
     assert gart("--version") == (0, f"gart {package.__version__}\n", "")
+
+
+def test_the_backward_modes_are_the_tracers():
+    assert get_args(Backward) == BACKWARD_MODES  # written twice: help must not import the tracer

@@ -1,14 +1,18 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from scenes import camera as view_of_size
 from scenes import random_gaussians
 
 from gart import stages
 from gart.capture import Capture, View
 from gart.errors import GartError
+from gart.memory import format_size
 from gart.profiling import orbit, profile_rendering, profile_training, tables
 from gart.profiling.measure import WARM_UP
+from gart.tracing import LT_LAYOUTS
 from gart.training import TrainConfig, Trainer
 
 
@@ -75,6 +79,71 @@ def test_stages_sum_to_the_total(capture):
     assert column["peak_bytes"] > 10 * 2**20
 
 
+def test_a_densification_is_measured_where_none_is_due(capture):
+    config = TrainConfig(iterations=30, budget=100, growth=0.5)
+    trainer = Trainer(capture, config)
+    for _ in range(30):
+        trainer.step()
+    assert not any(trainer.schedule.densifies(iteration) for iteration in range(31, 60))
+    result = profile_training(
+        capture, config, iterations=1, backward=["primitive"], state=trainer.state()
+    )
+    assert result["columns"]["primitive"]["densification_ms"] > 0
+    times = tables(result)[0]
+    assert list(times.columns[0].cells)[-1] == "densify, when it is due"
+
+
+def test_a_run_without_densifications_has_none(capture):
+    config = TrainConfig(iterations=30, budget=100, densify_until=0)
+    result = profile_training(capture, config, iterations=1, backward=["primitive"])
+    assert result["columns"]["primitive"]["densification_ms"] is None
+    assert list(tables(result)[0].columns[0].cells)[-1] == "total"
+
+
+def test_layouts_side_by_side(capture):
+    config = TrainConfig(budget=100)
+    result = profile_training(
+        capture, config, iterations=1, backward=["primitive", "pixel"], lt_layouts=LT_LAYOUTS
+    )
+    columns = result["columns"]
+    assert list(columns) == ["primitive", "pixel", "primitive aabb", "pixel aabb"]
+    counts = {name: column["counts"] for name, column in columns.items()}
+    for name in columns:
+        assert counts[name]["pairs with hits"] == counts["primitive"]["pairs with hits"]
+    hits, pairs = (counts["primitive"][key] for key in ("hits", "pairs with hits"))
+    # Degree 0: a colour of three, 10 moments against 11 parameters.
+    additions = {name: column["additions to memory"] for name, column in counts.items()}
+    assert additions == {
+        "primitive": 13 * pairs,
+        "pixel": 13 * hits,
+        "primitive aabb": 14 * pairs,
+        "pixel aabb": 14 * hits,
+    }
+    assert "LT buffer" in columns["primitive aabb"]["stages_ms"]
+    assert columns["primitive aabb"]["lt_buffer_bytes"] % 16 == 0
+    assert columns["pixel aabb"]["lt_buffer_bytes"] == columns["pixel"]["lt_buffer_bytes"]
+
+
+def test_a_buffer_that_does_not_fit_is_said_to_need_so_much(capture, monkeypatch):
+    def profiled():
+        modes = {"backward": ["primitive"], "lt_layouts": LT_LAYOUTS}
+        return profile_training(tall, TrainConfig(budget=100), iterations=3, **modes)
+
+    # More than a strip high: the buffers of strips would fit.
+    cameras = orbit(random_gaussians(50), count=1, width=24, height=200)
+    view = View("tall", cameras[0], torch.zeros(200, 24, 3, dtype=torch.uint8))
+    tall = replace(capture, train=[view])
+    needed = profiled()["columns"]["primitive aabb"]["lt_buffer_bytes"]
+    monkeypatch.setattr("gart.tracing.boxes.free_memory", lambda device: needed // 2)
+    result = profiled()
+    column = result["columns"]["primitive aabb"]
+    assert column == {"repetitions": 3, "needs_bytes": pytest.approx(needed, rel=0.1)}
+    times, amounts = ([list(c.cells) for c in table.columns] for table in tables(result))
+    assert times[2][times[0].index("total")] == f"needs {format_size(column['needs_bytes'])}"
+    assert times[2][times[0].index("backward")] == ""
+    assert amounts[2][amounts[0].index("LT buffer, MiB")] == ""
+
+
 def test_warm_up_is_not_recorded(monkeypatch):
     calls = []
 
@@ -90,6 +159,16 @@ def test_warm_up_is_not_recorded(monkeypatch):
     assert calls == (["a", "b"] * 3)[: WARM_UP + 4]
     assert column["stages_ms"]["forward"] == 5.0
     assert column["counts"] == {"hits": 7, "pixels": 2, "hits per pixel": 3.5}
+
+
+def test_the_rasterizer_shows_its_stages_and_tests_per_pixel():
+    result = profile_rendering(random_gaussians(20), [view_of_size()], mode="tilegs", iterations=2)
+    column = result["columns"]["tilegs"]
+    assert list(column["stages_ms"])[:-1] == ["project", "intersect", "bins", "repair", "raster"]
+    counts = column["counts"]
+    assert counts["tests per pixel"] == counts["tests"] / (37 * 23) > 1
+    rows = [list(table.columns[0].cells) for table in tables(result)]
+    assert rows[1][-3:] == ["tests per pixel", "tile stream, MiB", "peak memory, MiB"]
 
 
 def test_no_camera():

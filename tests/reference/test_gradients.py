@@ -9,7 +9,7 @@ from gart.reference.tracer import camera_rays
 from gart.scene import Gaussians
 
 
-@pytest.mark.parametrize("sh", ["ray", "center"])
+@pytest.mark.parametrize("sh", ["ray", "center", "linear"])
 def test_gradients_equal_finite_differences(sh):
     pose = random_pose(4, distance=3)
     view = camera(4, 3, pose=pose)

@@ -131,11 +131,33 @@ def test_sh_at_the_ray_or_at_the_mean():
         close(traced.color[0] / traced.opacity, color, 1e-12)
 
 
+def test_sh_to_first_order_at_the_mean():
+    # Y_12 = 0.373 z (2 zz - 3 xx - 3 yy) at d0 = (0, 0, 1): value 0.746, gradient (0, 0, 6) 0.373.
+    k = 0.3731763325901154
+    scene = gaussian((0, 0, 3), scales=(2, 2, 2), color=(0.5, 0.5, 0.5)).map(lambda t: t.double())
+    scene.sh = torch.zeros(1, 16, 3, dtype=torch.float64)
+    scene.sh[0, 12] = torch.tensor([0.4, -0.1, -2])
+    ray = look((0.6, 0, 0.8))
+    traced = trace_rays(scene, ORIGIN, ray, sh="linear", center=ORIGIN[0])
+    basis = k * (2 + 6 * (0.8 - 1))
+    expected = [[0.5 + 0.4 * basis, 0.5 - 0.1 * basis, max(0, 0.5 - 2 * basis)]]
+    close(traced.color / traced.opacity, expected)
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_up_to_degree_one_the_first_order_is_all(degree):
+    scene = random_gaussians(40, degree=degree, low=(-2, -2, -2), scales=(0.2, 1))
+    images = [render(scene, camera(), sh=sh).color for sh in ("ray", "linear")]
+    close(images[0], images[1], 1e-14)
+
+
 def test_sh_center_needs_a_center_and_sh_a_known_name():
     with pytest.raises(ValueError, match="needs the camera centre"):
         trace_rays(gaussian((0, 0, 2)), ORIGIN, FORWARD, sh="center")
-    with pytest.raises(ValueError, match="sh is 'linear'; expected 'ray' or 'center'"):
+    with pytest.raises(ValueError, match="sh='linear' needs the camera centre"):
         trace_rays(gaussian((0, 0, 2)), ORIGIN, FORWARD, sh="linear")
+    with pytest.raises(ValueError, match="sh is 'mean'; expected 'ray', 'center' or 'linear'"):
+        trace_rays(gaussian((0, 0, 2)), ORIGIN, FORWARD, sh="mean")
 
 
 @pytest.mark.parametrize("name", ["means", "quats", "log_scales", "opacity_logits"])

@@ -164,29 +164,31 @@ def test_needles_keep_their_width():
     assert (difference > 1e-3).double().mean() < 0.01
 
 
-def test_pairs_are_the_tiles_of_the_boxes():
-    scene, camera = random_scene(seed=5), random_camera(5)
+@pytest.mark.parametrize("scene", ["random", "needles"])
+def test_entries_are_the_tiles_that_hold_a_response(scene):
+    gaussians, camera = random_scene(seed=5), random_camera(5, 150, 130)
+    if scene == "needles":
+        gaussians.log_scales[:] = torch.tensor([log(2.0), log(0.01), log(0.01)])
     with Stages() as stages:
-        rasterize(scene, camera)
-    splats = splatting.project(scene, camera)
-    drawn = splats.opacities >= 1 / 255
-    pairs = 0
+        rasterize(gaussians, camera)
+    splats = splatting.project(gaussians, camera)
+    x, y = (torch.arange(size, dtype=torch.float64) + 0.5 for size in (150, 130))
+    tile = (torch.arange(130)[:, None] // 16) * 10 + torch.arange(150) // 16
+    reached = boxed = 0
     for center, covariance, opacity in zip(
-        splats.centers[drawn], splats.covariances[drawn], splats.opacities[drawn], strict=True
+        splats.centers, splats.covariances, splats.opacities, strict=True
     ):
-        tiles = 1
-        for axis, size in enumerate((camera.width, camera.height)):
-            radius = torch.ceil((2 * (255 * opacity).log() * covariance[axis, axis]).sqrt())
-            low, high = center[axis] - radius, center[axis] + radius
-            seen = low < size and high > 0
-            last = -(-size // 16)
-            tiles *= (
-                int((high / 16).ceil().clamp(0, last) - (low / 16).floor().clamp(0, last)) * seen
-            )
-        pairs += tiles
-    assert pairs > 100
-    assert stages.counts["pairs"] == [pairs]
-    assert list(stages.ms) == ["project", "intersect + sort", "raster"]
+        offsets = torch.stack(torch.meshgrid(y - center[1], x - center[0], indexing="ij"), -1)
+        offsets = offsets.flip(-1)
+        squared = (offsets @ torch.linalg.inv(covariance) * offsets).sum(-1)
+        reached += len(tile[opacity * (-squared / 2).exp() >= 1 / 255].unique())
+        radii = (2 * (opacity * 255).log().clamp_min(0) * covariance.diagonal()).sqrt()
+        boxed += len(tile[(offsets.abs() <= radii).all(-1) & (opacity >= 1 / 255)].unique())
+    entries = stages.counts["entries"][0]
+    assert reached > 300
+    # An ellipse may pass between the centres of a tile's pixels.
+    assert reached <= entries <= 1.03 * reached + 3
+    assert boxed > 1.05 * entries
 
 
 def test_result_does_not_depend_on_threads():
@@ -218,8 +220,8 @@ def test_rasterization_is_rasterize_over_a_batch_of_cameras():
         45,
         37,
         sh_degree=1,
-        mode="antialiased",
         backgrounds=backgrounds,
+        settings=RasterSettings(mode="antialiased"),
     )
     assert colors.shape == (3, 37, 45, 3)
     assert alphas.shape == depths.shape == (3, 37, 45, 1)

@@ -14,7 +14,7 @@ from oracle import (
 )
 from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, random_gaussians, random_pose
 
-from gart.tracing import BACKWARD_MODES, TraceSettings, trace
+from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings, trace
 
 LOSSES = {name: (name,) for name in OUTPUTS} | {"mixed": OUTPUTS}
 
@@ -30,7 +30,7 @@ def expected(sh, loss):
 
 
 @pytest.mark.parametrize("backward", BACKWARD_MODES)
-@pytest.mark.parametrize("sh", ["ray", "center"])
+@pytest.mark.parametrize("sh", SH_MODES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_output_and_mode(loss, sh, backward):
     weights, gradients = expected(sh, loss)
@@ -38,7 +38,7 @@ def test_each_output_and_mode(loss, sh, backward):
     assert_gradients_close(actual, gradients, 1e-4)
 
 
-@pytest.mark.parametrize("sh", ["ray", "center"])
+@pytest.mark.parametrize("sh", SH_MODES)
 @pytest.mark.parametrize("degree", [0, 1, 2])
 def test_lower_sh_degrees(degree, sh):
     assert_gradients_agree(

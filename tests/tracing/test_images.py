@@ -7,7 +7,7 @@ import torch
 from oracle import Limits, assert_images_agree, assert_orders_agree
 from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, join, random_gaussians, shell
 
-from gart.tracing import TraceSettings, trace
+from gart.tracing import SH_MODES, TraceSettings, trace
 
 
 @pytest.mark.parametrize("name", HARD_SCENES)
@@ -20,7 +20,7 @@ def test_image_and_order(name):
 
 
 @pytest.mark.parametrize("degree", range(4))
-@pytest.mark.parametrize("sh", ["ray", "center"])
+@pytest.mark.parametrize("sh", SH_MODES)
 def test_sh_degrees(degree, sh):
     assert_images_agree(random_gaussians(60, degree=degree), camera(), TraceSettings(sh=sh))
 

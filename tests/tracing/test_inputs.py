@@ -7,7 +7,7 @@ import torch
 from oracle import OUTPUTS, assert_images_agree, gradients, loss_weights
 from scenes import IDENTITY, camera, random_gaussians
 
-from gart.tracing import TraceSettings, trace
+from gart.tracing import SH_MODES, TraceSettings, trace
 
 TENSORS = ["means", "quats", "log_scales", "opacity_logits", "sh"]
 
@@ -74,7 +74,7 @@ def test_no_opacity_no_hit(value):
     assert torch.equal(image.color, trace(rest, camera()).color)
 
 
-@pytest.mark.parametrize("sh", ["ray", "center"])
+@pytest.mark.parametrize("sh", SH_MODES)
 def test_nan_coefficients_do_not_reach_the_image(sh):
     def spoil(t):
         t[7, 3, 1] = math.nan
@@ -119,9 +119,9 @@ def test_a_camera_that_is_not_finite_sees_nothing():
         ({"transmittance_min": math.nan}, "transmittance_min is nan"),
         ({"near": 0.0}, "near is 0.0"),
         ({"near": math.nan}, "near is nan"),
-        ({"ring_size": 0}, "ring_size is 0; expected 1 to 64"),
+        ({"ring_size": -1}, "ring_size is -1; expected 0 to 64"),
         ({"ring_size": 65}, "ring_size is 65"),
-        ({"sh": "linear"}, "sh is 'linear'; expected one of ray, center"),
+        ({"sh": "mean"}, "sh is 'mean'; expected one of ray, center, linear"),
         ({"backward": "tile"}, "backward is 'tile'; expected one of primitive, hybrid, pixel"),
     ],
     ids=str,

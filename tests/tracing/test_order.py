@@ -3,15 +3,25 @@
 import pytest
 import torch
 from oracle import Limits, assert_images_agree, assert_orders_agree
-from scenes import HARD_LIMITS, camera, gaussian, join, layers, random_gaussians
+from scenes import (
+    FISHEYE,
+    HARD_LIMITS,
+    camera,
+    gaussian,
+    join,
+    layers,
+    random_gaussians,
+    shell,
+)
 
+from gart.cameras import has_ray
 from gart.stages import Stages
 from gart.tracing import TraceSettings, hit_order, trace
 
 LAYERS = Limits(**HARD_LIMITS["layers"])
 
 
-@pytest.mark.parametrize("ring_size", [1, 3, 16, 64])
+@pytest.mark.parametrize("ring_size", [0, 1, 3, 16, 64])
 def test_interleaved_layers_are_exact_whatever_the_ring(ring_size):
     scene, view = layers(), camera(fov=40)
     settings = TraceSettings(ring_size=ring_size)
@@ -35,7 +45,7 @@ def test_order_is_exact_when_rays_stop_early():
 
 def test_ring_size_changes_no_bit():
     scene, view = layers(200), camera(fov=40)
-    images = [trace(scene, view, TraceSettings(ring_size=size)) for size in (1, 2, 8, 16, 64)]
+    images = [trace(scene, view, TraceSettings(ring_size=size)) for size in (0, 1, 2, 8, 16, 64)]
     for image in images[1:]:
         assert torch.equal(image.color, images[0].color)
         assert torch.equal(image.opacity, images[0].opacity)
@@ -56,6 +66,19 @@ def test_repaired_pixels_are_counted():
         trace(random_gaussians(1), camera(), TraceSettings(ring_size=1))
     assert recorded.counts["repaired pixels"][0] > 100
     assert recorded.counts["repaired pixels"][1] == 0
+
+
+def test_without_a_ring_every_pixel_takes_the_exact_pass():
+    scene, view = random_gaussians(50), camera()
+    expected, actual = (hit_order(scene, view, TraceSettings(ring_size=n)) for n in (16, 0))
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+    assert actual[2] == view.width * view.height > expected[2]
+
+
+def test_pixels_without_a_ray_take_no_pass():
+    view = camera(53, 45, fov=260, model="opencv_fisheye", distortion=FISHEYE)
+    assert hit_order(shell(50), view, TraceSettings(ring_size=0))[2] == has_ray(view.lens).sum()
 
 
 def test_hits_are_counted():

@@ -3,6 +3,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gart.errors import GartError
 from gart.training import checkpoint
@@ -62,3 +63,20 @@ def test_damaged_checkpoints_are_named(tmp_path):
     path.write_text(json.dumps({"format": 99}))
     with pytest.raises(GartError, match="has format 99, this gart reads 1"):
         load_checkpoint(path)
+
+
+def test_tensors_of_another_iteration_are_refused(tmp_path):
+    older = save_checkpoint(tmp_path, state(5), keep=2)
+    newer = save_checkpoint(tmp_path, state(10), keep=2)
+    older.with_suffix(".safetensors").replace(newer.with_suffix(".safetensors"))
+    with pytest.raises(
+        GartError,
+        match=rf"^checkpoint {newer} is of iteration 10, but its tensors are of iteration 5; ",
+    ):
+        load_checkpoint(newer)
+
+
+def test_checkpoints_that_do_not_say_their_iteration_load(tmp_path):
+    path = save_checkpoint(tmp_path, state(5), keep=1)
+    save_file(state(5).tensors | {"a": torch.ones(1)}, path.with_suffix(".safetensors"))
+    assert torch.equal(load_checkpoint(path).tensors["a"], torch.ones(1))

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from gart.errors import UsageError
+from gart.tracing import BACKWARD_MODES, SH_MODES
 from gart.training import TrainConfig, config_from, load_config, preset_names
 
 
@@ -97,3 +98,12 @@ def test_files_that_are_no_settings_are_refused(tmp_path):
     path.write_text("- 1\n")
     with refused(f"--config {path} holds no settings; write one `key: value` a line"):
         load_config(path)
+
+
+def test_the_tracers_choices_are_the_settings():
+    for sh in SH_MODES:
+        assert TrainConfig(sh=sh).sh == sh
+    with refused(f"sh is 'x'; allowed is one of {', '.join(SH_MODES)}"):
+        TrainConfig(sh="x")
+    with refused(f"backward is 'x'; allowed is one of {', '.join(BACKWARD_MODES)}"):
+        TrainConfig(backward="x")

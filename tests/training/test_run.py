@@ -44,16 +44,19 @@ def test_a_run_fills_its_folder(small_capture, tmp_path):
     assert reports[0].iterations == 30
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_resumes_exactly(small_capture, tmp_path, whole, number):
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_an_interrupted_run_resumes_exactly(small_capture, tmp_path, whole, number, raised):
     folder = RunFolder.create(tmp_path / "run")
 
     def interrupt(progress):
         if progress.iteration == 17:
             os.kill(os.getpid(), number)  # arrives as Ctrl-C does
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised) as stop:
         train(small_capture, TrainConfig(**CONFIG), folder, report=interrupt)
+    assert raised is not SystemExit or stop.value.code == 143
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     saved = load_checkpoint(checkpoints(folder.checkpoints)[-1])

@@ -1,0 +1,35 @@
+"""What every native pass after the forward one is given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gart.native import library
+from gart.tracing.ray_grid import RayGrid
+from gart.tracing.settings import TraceSettings
+
+
+class Traced(NamedTuple):
+    """An image that `trace_forward` has traced; `state` is what it kept."""
+
+    grid: RayGrid
+    c2w: Tensor
+    settings: TraceSettings
+    scene: list[Tensor]
+    state: list[Tensor]
+
+    @property
+    def native(self) -> Any:
+        """The library of the scene's device."""
+        return library(self.scene[0].device)
+
+    def inputs(self) -> list[Any]:
+        """What csrc takes first."""
+        return [*self.scene, self.c2w, self.grid.native(), self.state]
+
+    def constants(self) -> list[Any]:
+        """The rendering model, in csrc's order."""
+        s = self.settings
+        return [s.alpha_min, s.alpha_max, s.transmittance_min, s.near, s.sh == "ray"]
