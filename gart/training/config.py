@@ -57,7 +57,11 @@ class TrainConfig:
     lt_layout: str = _setting(
         "hits", "what it gathers them from; aabb is the papers' buffer", choices=LT_LAYOUTS
     )
-    sh: str = _setting("ray", "colours: at the ray, the mean, or to first order there", choices=SH_MODES)
+    sh: str = _setting(
+        "ray",
+        "where colours are taken: at the ray, the mean, or to first order there",
+        choices=SH_MODES,
+    )
     sh_degree: int = _setting(3, "final degree of the spherical harmonics", low=0, high=3)
     sh_every: int = _setting(1000, "iterations between two degrees", low=1)
     background: str = _setting(

@@ -238,13 +238,14 @@ class Trainer:
     def _require_same(self, state: State) -> None:
         """Only memory, and how often a run logs and saves, may change when it is continued."""
         free = {"log_every", "checkpoint_every", "checkpoint_keep", "memory_limit"}
-        before: Any = state.values["config"]
+        saved_config: Any = state.values["config"]
+        # A setting younger than the checkpoint: its default is what was done before it came.
+        before = {f.name: f.default for f in fields(TrainConfig)} | saved_config
         for key, value in self.config.as_dict().items():
-            if key not in free and before.get(key) != value:
+            if key not in free and before[key] != value:
                 raise UsageError(
-                    f"the checkpoint was trained with {key}={before.get(key)}, now {key} is "
-                    f"{value}; continue with {key}={before.get(key)}, or train anew with "
-                    "--overwrite"
+                    f"the checkpoint was trained with {key}={before[key]}, now {key} is {value}; "
+                    f"continue with {key}={before[key]}, or train anew with --overwrite"
                 )
         saved: Any = state.values["photographs"]
         now = self._photographs()

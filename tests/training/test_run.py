@@ -44,10 +44,22 @@ def test_a_run_fills_its_folder(small_capture, tmp_path):
     assert reports[0].iterations == 30
 
 
+@pytest.fixture
+def default_signals():
+    """Python's own handlers; a shell that starts the tests in the background has SIGINT ignored."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
-def test_an_interrupted_run_resumes_exactly(small_capture, tmp_path, whole, number, raised):
+def test_an_interrupted_run_resumes_exactly(
+    small_capture, tmp_path, whole, default_signals, number, raised
+):
     folder = RunFolder.create(tmp_path / "run")
 
     def interrupt(progress):

@@ -91,6 +91,14 @@ def test_other_settings_or_photographs_are_refused_but_cadences_may_change(small
         Trainer(fewer, TrainConfig(**SHORT)).load_state(t.state())
 
 
+def test_a_setting_younger_than_the_checkpoint_has_its_default(small_capture):
+    state = Trainer(small_capture, TrainConfig(**SHORT)).state()
+    del state.values["config"]["lt_layout"]
+    Trainer(small_capture, TrainConfig(**SHORT)).load_state(state)
+    with pytest.raises(UsageError, match="was trained with lt_layout=hits, now lt_layout is aabb"):
+        Trainer(small_capture, TrainConfig(**SHORT, lt_layout="aabb")).load_state(state)
+
+
 def test_the_unit_of_length_does_not_matter(small_capture):
     factor = 8.0
     views = [
