@@ -25,6 +25,18 @@ struct PinholeView {
   int width, height;
 };
 
+// From a row-major world-to-camera matrix [4, 4] and intrinsics [3, 3]. The centre c, where
+// R c + t = 0, is by Cramer's rule, so that a rotation that is not quite rigid has the right one.
+template <typename T>
+GART_HD PinholeView<T> pinhole_view(const T* v, const T* k, int width, int height) {
+  const Mat3<T> r{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}};
+  const Vec3<T> t{v[3], v[7], v[11]};
+  const Vec3<T> c0 = cross(r.r[1], r.r[2]), c1 = cross(r.r[2], r.r[0]), c2 = cross(r.r[0], r.r[1]);
+  const T scale = -1 / dot(r.r[0], c0);
+  const Vec3<T> center = scale * (t.x * c0 + t.y * c1 + t.z * c2);
+  return {r, t, center, k[0], k[4], k[2], k[5], width, height};
+}
+
 struct SplatParams {
   float alpha_min, near, eps2d;
   bool antialiased;  // dims what is smaller than a pixel (Mip-Splatting, Yu et al. 2024)

@@ -1,4 +1,4 @@
-"""Cameras as the kernels take them: matrices and centres, checked where that costs no waiting."""
+"""Cameras as the kernels take them: two matrices each, checked where that costs no waiting."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ class Views(NamedTuple):
     Attributes:
         viewmats: [C, 4, 4] world to camera.
         Ks: [C, 3, 3] intrinsics in pixels.
-        centers: [C, 3] in the world.
     """
 
     viewmats: Tensor
     Ks: Tensor
-    centers: Tensor
 
 
 def view_of(camera: Camera, device: torch.device) -> Views:
@@ -46,10 +44,9 @@ def view_of(camera: Camera, device: torch.device) -> Views:
         viewmat += [*axis, -sum(a * c for a, c in zip(axis, center, strict=True))]
     viewmat += [0, 0, 0, 1]
     K = [camera.fx, 0, camera.cx, 0, camera.fy, camera.cy, 0, 0, 1]
-    # Every part starts at a multiple of 16 bytes.
-    packed = torch.tensor([*viewmat, *K, 0, 0, 0, *center], dtype=torch.float32)
+    packed = torch.tensor([*viewmat, *K], dtype=torch.float32)
     packed = packed.to(device, non_blocking=True)
-    return Views(packed[:16].view(1, 4, 4), packed[16:25].view(1, 3, 3), packed[28:31].view(1, 3))
+    return Views(packed[:16].view(1, 4, 4), packed[16:].view(1, 3, 3))
 
 
 def views_of(viewmats: Tensor, Ks: Tensor, device: torch.device) -> Views:
@@ -61,26 +58,17 @@ def views_of(viewmats: Tensor, Ks: Tensor, device: torch.device) -> Views:
     Raises:
         ValueError: a matrix on the CPU that is no camera's.
     """
-    # On a GPU every operation is a launch, and float32 is as good for a rigid matrix.
-    exact = torch.float64 if viewmats.device.type == "cpu" else torch.float32
-    viewmats, Ks = viewmats.detach().to(exact), Ks.detach()
-    rotations, translations = viewmats[:, :3, :3], viewmats[:, :3, 3]
-    cofactors = torch.linalg.cross(rotations.roll(-1, 1), rotations.roll(-2, 1), dim=-1)
-    determinants = (rotations[:, 0] * cofactors[:, 0]).sum(-1, keepdim=True)
-    centers = (translations[..., None] * cofactors).sum(1) / -determinants
+    viewmats, Ks = viewmats.detach(), Ks.detach()
     if viewmats.device.type == "cpu":
-        _check_matrices(viewmats, determinants)
+        _check_matrices(viewmats)
     if Ks.device.type == "cpu":
         _check_intrinsics(Ks)
     return Views(
-        *(
-            part.to(device, torch.float32, non_blocking=True).contiguous()
-            for part in (viewmats, Ks, centers)
-        )
+        *(part.to(device, torch.float32, non_blocking=True).contiguous() for part in (viewmats, Ks))
     )
 
 
-def _check_matrices(viewmats: Tensor, determinants: Tensor) -> None:
+def _check_matrices(viewmats: Tensor) -> None:
     finite = viewmats.isfinite().flatten(1).all(1)
     last_row = (viewmats[:, 3] == torch.tensor([0, 0, 0, 1])).all(1)
     if (bad := _first(~(finite & last_row))) is not None:
@@ -88,7 +76,7 @@ def _check_matrices(viewmats: Tensor, determinants: Tensor) -> None:
             f"viewmats[{bad}] is {viewmats[bad].tolist()}; "
             "expected finite numbers with last row 0 0 0 1"
         )
-    if (bad := _first(determinants[:, 0] == 0)) is not None:
+    if (bad := _first(torch.linalg.det(viewmats[:, :3, :3].double()) == 0)) is not None:
         raise ValueError(f"viewmats[{bad}] is {viewmats[bad].tolist()}, which has no inverse")
 
 

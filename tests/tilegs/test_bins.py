@@ -156,7 +156,7 @@ def test_counts_and_image_do_not_depend_on_threads():
 
 def test_the_native_call_names_a_wrong_number_of_bins():
     one = torch.ones(1, 3)
-    view = (torch.eye(4)[None], ONE_TILE.K[None], torch.zeros(1, 3), torch.empty(0), 16, 16)
+    view = (torch.eye(4)[None], ONE_TILE.K[None], torch.empty(0), 16, 16)
     with pytest.raises(ValueError, match="bins is 48; expected 16, 32, 64 or 128"):
         library("cpu").tilegs_render(
             *(one, torch.ones(1, 4), one, torch.ones(1), torch.ones(1, 1, 3)),

@@ -40,19 +40,6 @@ class Timer {
   Clock::time_point start_ = Clock::now();
 };
 
-PinholeView<float> pinhole_view(const float* v, const float* k, const float* center,
-                                const Grid& grid) {
-  return {{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}},
-          {v[3], v[7], v[11]},
-          {center[0], center[1], center[2]},
-          k[0],
-          k[4],
-          k[2],
-          k[5],
-          grid.width,
-          grid.height};
-}
-
 void render_view(const SceneView& scene, const PinholeView<float>& view, const Grid& grid,
                  const Settings& settings, const float* background, const Image& image,
                  Stats* stats) {
@@ -77,11 +64,10 @@ void render_view(const SceneView& scene, const PinholeView<float>& view, const G
 }
 
 Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, TensorView opacities,
-                     TensorView sh, TensorView viewmats, TensorView Ks, TensorView centers,
-                     TensorView backgrounds, int64_t width, int64_t height, double alpha_min,
-                     double alpha_max, double transmittance_min, double near, double eps2d,
-                     bool antialiased, int64_t bins, bool repair, bool packed, bool timed,
-                     int64_t threads) {
+                     TensorView sh, TensorView viewmats, TensorView Ks, TensorView backgrounds,
+                     int64_t width, int64_t height, double alpha_min, double alpha_max,
+                     double transmittance_min, double near, double eps2d, bool antialiased,
+                     int64_t bins, bool repair, bool packed, bool timed, int64_t threads) {
   const int64_t count = means.size(0), cameras = viewmats.size(0);
   const SceneView scene{checked<float>(means, "means", {kAny, 3}, kDLCPU),
                         checked<float>(quats, "quats", {count, 4}, kDLCPU),
@@ -92,7 +78,6 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
                         static_cast<int>(sh.size(1))};
   const float* viewmat = checked<float>(viewmats, "viewmats", {kAny, 4, 4}, kDLCPU);
   const float* K = checked<float>(Ks, "Ks", {cameras, 3, 3}, kDLCPU);
-  const float* center = checked<float>(centers, "centers", {cameras, 3}, kDLCPU);
   const bool has_background = backgrounds.numel() > 0;
   const float* background =
       has_background ? checked<float>(backgrounds, "backgrounds", {cameras, 3}, kDLCPU) : nullptr;
@@ -131,7 +116,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
     const Image image{data<float>(colors) + 3 * pixel, data<float>(alphas) + pixel,
                       data<float>(depths) + pixel};
     try {
-      render_view(scene, pinhole_view(viewmat + 16 * c, K + 9 * c, center + 3 * c, grid), grid,
+      render_view(scene, pinhole_view(viewmat + 16 * c, K + 9 * c, grid.width, grid.height), grid,
                   settings, has_background ? background + 3 * c : nullptr, image, &stats);
     } catch (const std::bad_alloc&) {
       TVM_FFI_THROW(ValueError) << "the tile lists of an image of " << width << " x " << height

@@ -20,7 +20,7 @@ struct SceneView {
 };
 
 struct CameraView {
-  const float *viewmat, *K, *center;
+  const float *viewmat, *K;
   const float* background;  // [3] or null
 };
 

@@ -17,20 +17,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ __forceinline__ PinholeView<float> pinhole_view(const CameraView& camera,
-                                                           const Grid& grid) {
-  const float *v = camera.viewmat, *k = camera.K, *c = camera.center;
-  return {{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}},
-          {v[3], v[7], v[11]},
-          {c[0], c[1], c[2]},
-          k[0],
-          k[4],
-          k[2],
-          k[5],
-          grid.width,
-          grid.height};
-}
-
 template <int kCoeffs>
 __device__ __forceinline__ bool view_color(const SceneView& scene, int64_t i, Vec3<float> mean,
                                            Vec3<float> center, float color[3]) {
@@ -74,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int lane = threadIdx.x & 31, warp = threadIdx.x / kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (threadIdx.x == 0) drawn_in_block = 0;
-  const PinholeView<float> view = pinhole_view(camera, grid);
+  const PinholeView<float> view = pinhole_view(camera.viewmat, camera.K, grid.width, grid.height);
   bool drawn = false;
   unsigned rows = 0;
   if (i < scene.count) {

@@ -217,21 +217,18 @@ SceneView scene_view(const TensorView& means, const TensorView& quats, const Ten
 
 // Returns what csrc/cpu/tilegs/render.cpp returns.
 Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, TensorView opacities,
-                     TensorView sh, TensorView viewmats, TensorView Ks, TensorView centers,
-                     TensorView backgrounds, int64_t width, int64_t height, double alpha_min,
-                     double alpha_max, double transmittance_min, double near, double eps2d,
-                     bool antialiased, int64_t bins, bool repair, bool packed, bool timed,
-                     int64_t /*threads*/) {
+                     TensorView sh, TensorView viewmats, TensorView Ks, TensorView backgrounds,
+                     int64_t width, int64_t height, double alpha_min, double alpha_max,
+                     double transmittance_min, double near, double eps2d, bool antialiased,
+                     int64_t bins, bool repair, bool packed, bool timed, int64_t /*threads*/) {
   const SceneView scene = scene_view(means, quats, scales, opacities, sh);
   const int64_t cameras = viewmats.size(0);
   const float* viewmat = checked<float>(viewmats, "viewmats", {kAny, 4, 4}, kDLCUDA);
   const float* K = checked<float>(Ks, "Ks", {cameras, 3, 3}, kDLCUDA);
-  const float* center = checked<float>(centers, "centers", {cameras, 3}, kDLCUDA);
   const bool has_background = backgrounds.numel() > 0;
   const float* background =
       has_background ? checked<float>(backgrounds, "backgrounds", {cameras, 3}, kDLCUDA) : nullptr;
-  for (const TensorView* t :
-       {&quats, &scales, &opacities, &sh, &viewmats, &Ks, &centers, &backgrounds}) {
+  for (const TensorView* t : {&quats, &scales, &opacities, &sh, &viewmats, &Ks, &backgrounds}) {
     if (t->numel() > 0 && t->device().device_id != means.device().device_id) {
       TVM_FFI_THROW(ValueError) << "the tensors are on CUDA devices " << means.device().device_id
                                 << " and " << t->device().device_id << "; expected one";
@@ -267,7 +264,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
     const int64_t pixel = c * width * height;
     const Image image{data<float>(colors) + 3 * pixel, data<float>(alphas) + pixel,
                       data<float>(depths) + pixel};
-    const CameraView camera{viewmat + 16 * c, K + 9 * c, center + 3 * c,
+    const CameraView camera{viewmat + 16 * c, K + 9 * c,
                             has_background ? background + 3 * c : nullptr};
     render_view(scope, scene, camera, grid, settings, image, &stats);
   }
