@@ -37,7 +37,7 @@ def load_room(
     data = np.load(path)
 
     def tensor(name: str) -> torch.Tensor:
-        return torch.tensor(data[name].astype(np.float32))
+        return torch.tensor(np.ascontiguousarray(data[name], np.float32))
 
     scene = Gaussians(
         means=tensor("means"),

@@ -25,16 +25,29 @@ struct PinholeView {
   int width, height;
 };
 
-// From a row-major world-to-camera matrix [4, 4] and intrinsics [3, 3]. The centre c, where
-// R c + t = 0, is by Cramer's rule, so that a rotation that is not quite rigid has the right one.
-template <typename T>
-GART_HD PinholeView<T> pinhole_view(const T* v, const T* k, int width, int height) {
-  const Mat3<T> r{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}};
-  const Vec3<T> t{v[3], v[7], v[11]};
-  const Vec3<T> c0 = cross(r.r[1], r.r[2]), c1 = cross(r.r[2], r.r[0]), c2 = cross(r.r[0], r.r[1]);
-  const T scale = -1 / dot(r.r[0], c0);
-  const Vec3<T> center = scale * (t.x * c0 + t.y * c1 + t.z * c2);
-  return {r, t, center, k[0], k[4], k[2], k[5], width, height};
+// Centre c of the camera of a row-major world-to-camera matrix [4, 4], where R c + t = 0: by
+// Cramer's rule, right for a rotation that is not quite rigid too, and in double precision because
+// far from the origin R and t cancel.
+GART_HD Vec3<float> camera_center(const float* v) {
+  const Vec3<double> r0{v[0], v[1], v[2]}, r1{v[4], v[5], v[6]}, r2{v[8], v[9], v[10]};
+  const Vec3<double> c0 = cross(r1, r2), c1 = cross(r2, r0), c2 = cross(r0, r1);
+  const double scale = -1 / dot(r0, c0);
+  const Vec3<double> c = scale * (double(v[3]) * c0 + double(v[7]) * c1 + double(v[11]) * c2);
+  return {static_cast<float>(c.x), static_cast<float>(c.y), static_cast<float>(c.z)};
+}
+
+// From a world-to-camera matrix [4, 4], its centre, and intrinsics [3, 3].
+GART_HD PinholeView<float> pinhole_view(const float* v, Vec3<float> center, const float* k,
+                                               int width, int height) {
+  return {{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}},
+          {v[3], v[7], v[11]},
+          center,
+          k[0],
+          k[4],
+          k[2],
+          k[5],
+          width,
+          height};
 }
 
 struct SplatParams {

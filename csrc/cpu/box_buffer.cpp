@@ -141,7 +141,8 @@ void box_write(TensorView means, TensorView quats, TensorView log_scales, Tensor
 }
 
 // How many (Gaussian, tile) pairs have a blended hit.
-int64_t hit_pairs(TensorView c2w, tvm::ffi::Array<Tensor> rays, tvm::ffi::Array<Tensor> state) {
+int64_t hit_pairs(TensorView /*means*/, TensorView c2w, tvm::ffi::Array<Tensor> rays,
+                  tvm::ffi::Array<Tensor> state) {
   const RayGridView grid = ray_grid_view(c2w, rays);
   const Saved saved = saved_state(state, grid);
   int64_t pairs = 0;

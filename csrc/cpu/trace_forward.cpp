@@ -372,8 +372,8 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
 
 // The hits every pixel blended, front to back: offsets [H*W + 1] and Gaussians, from
 // trace_forward's state.
-tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> rays,
-                                    tvm::ffi::Array<Tensor> state, int64_t /*gaussian_count*/) {
+tvm::ffi::Array<Tensor> trace_order(TensorView /*means*/, TensorView c2w,
+                                    tvm::ffi::Array<Tensor> rays, tvm::ffi::Array<Tensor> state) {
   const RayGridView grid = ray_grid_view(c2w, rays);
   const int32_t* gaussian = data<int32_t>(state[1]);
   const int64_t* tile_offset = data<int64_t>(state[3]);

@@ -71,8 +71,12 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   Slot& slot = slots[ticket % kSlots];
   int device = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  if (slot.used == nullptr)
-    check_cuda(cudaMallocHost(&slot.used, kCounts * sizeof(unsigned long long)), "cudaMallocHost");
+  if (slot.used == nullptr) {
+    unsigned long long* all = nullptr;
+    check_cuda(cudaHostAlloc(&all, kSlots * kCounts * sizeof(*all), cudaHostAllocPortable),
+               "cudaHostAlloc");
+    for (int s = 0; s < kSlots; ++s) slots[s].used = all + s * kCounts;
+  }
   if (slot.event != nullptr && slot.device != device) {
     cudaEventDestroy(slot.event);
     slot.event = nullptr;

@@ -18,12 +18,12 @@ constexpr int kLinearFloats = 3 * kLinearCoeffs;
 struct Inputs {
   int64_t count;
   int coeffs;
-  const float *means, *sh, *c2w;
+  const float *means, *sh;
+  Vec3<float> origin;
 
   __device__ __forceinline__ Vec3<float> to_mean(int64_t i) const {
     const float* m = means + 3 * i;
-    return Vec3<float>{__ldg(m), __ldg(m + 1), __ldg(m + 2)} -
-           Vec3<float>{__ldg(c2w + 3), __ldg(c2w + 7), __ldg(c2w + 11)};
+    return Vec3<float>{__ldg(m), __ldg(m + 1), __ldg(m + 2)} - origin;
   }
 };
 
@@ -36,7 +36,8 @@ Inputs inputs(const TensorView& means, const TensorView& sh, const TensorView& c
   if (in.coeffs != 9 && in.coeffs != 16) {
     TVM_FFI_THROW(ValueError) << "sh has " << in.coeffs << " coefficients; expected 9 or 16";
   }
-  in.c2w = checked<float>(c2w, "c2w", {3, 4}, kDLCUDA);
+  const float* pose = checked<float>(c2w, "c2w", {3, 4}, kDLCPU);
+  in.origin = {pose[3], pose[7], pose[11]};
   return in;
 }
 

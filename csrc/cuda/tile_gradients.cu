@@ -5,8 +5,8 @@
 //
 // Schedule of `tile_kernel`: a block of 64 threads per tile works through its pixels' hit lists in
 // windows of kRows rows, last window first. (1) Each hit sets its pixel's bit in its entry's 64-bit
-// mask; (2) a scan of the bit counts gives every entry its place, and entries are put in order of
-// their counts, so that the threads of a warp gather about as many; with sh=ray a thread per entry
+// mask; (2) a scan of the bit counts gives every entry its place; with sh=ray entries are put in
+// order of their counts, so that the threads of a warp gather about as many, and a thread per entry
 // leaves g.c of its pixels there; (3) each pixel replays its rows back to front, dL/dalpha_i = T_i
 // g.(c_i - B_i) with B_i the normalised colour behind, and writes (w, T_i alpha_i) to the place of
 // (entry, pixel) in shared memory; (4) a thread per entry sums its pixels' ten moments and colour
@@ -22,7 +22,6 @@ namespace gart {
 namespace cuda {
 namespace {
 
-constexpr int kRows = 32;                       // rows of a window
 constexpr int kSegment = 256;                   // entries whose masks fit at a time
 constexpr int kBuckets = 16;                    // of entries by their number of pixels
 constexpr int kBasisStride = kMaxShCoeffs + 1;  // odd: pixels in different banks
@@ -66,11 +65,14 @@ __global__ void __launch_bounds__(kTilePixels)
                 HitLists hits, OutputGradients grads, float* sums) {
   constexpr int kWidth = sum_width<kShAtRay>();
   constexpr bool kGather = kMode != Mode::kPixel;
+  // Without harmonics an entry costs less than putting it in order, and occupancy is worth more.
+  constexpr bool kOrdered = kShAtRay;
+  constexpr int kRows = kShAtRay ? 32 : 16;  // of a window
   __shared__ HitValue value[kGather ? kRows * kTilePixels : 1];
   __shared__ uint32_t words[kRows * kTilePixels];
   __shared__ uint32_t mask[2][kGather ? kSegment : 1];
-  __shared__ uint16_t place[kGather ? kSegment : 1], order[kGather ? kSegment : 1];
-  __shared__ int bucket[kBuckets + 1];
+  __shared__ uint16_t place[kGather ? kSegment : 1], order[kOrdered ? kSegment : 1];
+  __shared__ int bucket[kOrdered ? kBuckets + 1 : 1];
   __shared__ float2 pixel_xy[kTilePixels];
   __shared__ float4 pixel_grad[kTilePixels];  // colour, depth
   __shared__ float pixel_basis[kShAtRay ? kTilePixels * kBasisStride : 1];
@@ -228,7 +230,9 @@ __global__ void __launch_bounds__(kTilePixels)
     for (int segment = low; segment <= high; segment += kSegment) {
       const int span = min(kSegment, high - segment + 1);
       for (int e = p; e < span; e += kTilePixels) mask[0][e] = mask[1][e] = 0;
-      if (p <= kBuckets) bucket[p] = 0;
+      if constexpr (kOrdered) {
+        if (p <= kBuckets) bucket[p] = 0;
+      }
       __syncthreads();
       const auto in_segment = [&](uint32_t word) {
         const int e = static_cast<int>(word >> 16) - segment;
@@ -244,7 +248,7 @@ __global__ void __launch_bounds__(kTilePixels)
       const auto bucket_of = [](int pixels) {
         return (kTilePixels - pixels) / (kTilePixels / kBuckets);
       };
-      int entries;
+      int entries = span;
       {  // places: thread p owns entries [p * each, (p + 1) * each)
         const int each = (span + kTilePixels - 1) / kTilePixels;
         const int begin = min(p * each, span), end = min(begin + each, span);
@@ -252,7 +256,9 @@ __global__ void __launch_bounds__(kTilePixels)
         for (int e = begin; e < end; ++e) {
           const int pixels = pixels_of(e);
           mine += pixels;
-          if (pixels > 0) atomicAdd(&bucket[bucket_of(pixels) + 1], 1);
+          if constexpr (kOrdered) {
+            if (pixels > 0) atomicAdd(&bucket[bucket_of(pixels) + 1], 1);
+          }
         }
         uint32_t upto = mine;
 #pragma unroll
@@ -262,25 +268,29 @@ __global__ void __launch_bounds__(kTilePixels)
         }
         if (lane == 31) scan_sum[w] = upto;
         __syncthreads();
-        if (w == 0) {
-          int sum = lane <= kBuckets ? bucket[lane] : 0;
+        if constexpr (kOrdered) {
+          if (w == 0) {
+            int sum = lane <= kBuckets ? bucket[lane] : 0;
 #pragma unroll
-          for (int o = 1; o < kWarp; o <<= 1) {
-            const int up = __shfl_up_sync(kFullWarp, sum, o);
-            if (lane >= o) sum += up;
+            for (int o = 1; o < kWarp; o <<= 1) {
+              const int up = __shfl_up_sync(kFullWarp, sum, o);
+              if (lane >= o) sum += up;
+            }
+            if (lane <= kBuckets) bucket[lane] = sum;
           }
-          if (lane <= kBuckets) bucket[lane] = sum;
+          __syncthreads();
+          entries = bucket[kBuckets];
+          __syncthreads();
         }
-        __syncthreads();
-        entries = bucket[kBuckets];
-        __syncthreads();
         uint32_t at = upto - mine + (w == 1 ? scan_sum[0] : 0);
         for (int e = begin; e < end; ++e) {
           const int pixels = pixels_of(e);
           place[e] = static_cast<uint16_t>(at);
           at += pixels;
-          if (pixels > 0)
-            order[atomicAdd(&bucket[bucket_of(pixels)], 1)] = static_cast<uint16_t>(e);
+          if constexpr (kOrdered) {
+            if (pixels > 0)
+              order[atomicAdd(&bucket[bucket_of(pixels)], 1)] = static_cast<uint16_t>(e);
+          }
         }
       }
       __syncthreads();
@@ -326,7 +336,8 @@ __global__ void __launch_bounds__(kTilePixels)
       });
       __syncthreads();
       for (int k = p; k < entries; k += kTilePixels) {
-        const int e = order[k];
+        const int e = kOrdered ? order[k] : k;
+        if (!kOrdered && (mask[0][e] | mask[1][e]) == 0) continue;
         const uint32_t record = list[segment + e];
         const RayRecord<float> r = load_record(records.record, record);
         float m[kMoments] = {}, color[kShAtRay ? 3 * kMaxShCoeffs : 3] = {};

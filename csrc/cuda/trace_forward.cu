@@ -101,18 +101,19 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   static std::atomic<int64_t> big_hint{1 << 14};
   Tensor big_items;
   BigItems big{};
-  Tensor big_count;
+  Tensor zeros;  // what big items there are; entries counted and entries placed, by tile
+  int32_t* tile_count = nullptr;
   for (;;) {
     const int64_t capacity = big_hint;
     big_items = scope.empty<int32_t>({capacity, 2});
-    big_count = scope.zeros<int64_t>({1});
-    Tensor tile_count = scope.zeros<int32_t>({tiles});
+    zeros = scope.zeros<int64_t>({1 + tiles});
+    tile_count = reinterpret_cast<int32_t*>(data<int64_t>(zeros) + 1);
     big = {reinterpret_cast<BigItem*>(data<int32_t>(big_items)),
-           reinterpret_cast<unsigned long long*>(data<int64_t>(big_count)),
+           reinterpret_cast<unsigned long long*>(data<int64_t>(zeros)),
            static_cast<unsigned long long>(capacity)};
-    count_entries(scene, rays, params, records, span, data<int32_t>(tile_count), big, stream);
+    count_entries(scene, rays, params, records, span, tile_count, big, stream);
     scan_tiles_kernel<<<1, kScanThreads, 0, stream>>>(
-        data<int32_t>(tile_count), static_cast<int>(tiles), data<int64_t>(offset), big.count,
+        tile_count, static_cast<int>(tiles), data<int64_t>(offset), big.count,
         reinterpret_cast<Counts*>(data<int64_t>(device_counts)));
     check_launch("scan_tiles_kernel");
     check_cuda(cudaMemcpyAsync(counts, device_counts.data_ptr(), sizeof(Counts),
@@ -131,10 +132,9 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
                               << ": render larger or nearer, or trace on the CPU";
   }
   Tensor entry = scope.empty<int32_t>({entries, 3});
-  Tensor cursor = scope.zeros<int32_t>({tiles});
   Tensor list = scope.empty<int32_t>({entries});
   Tensor bound = scope.empty<float>({entries});
-  const EmitTarget target{data<int64_t>(offset), data<int32_t>(cursor),
+  const EmitTarget target{data<int64_t>(offset), tile_count + tiles,
                           reinterpret_cast<Entry*>(data<int32_t>(entry))};
   emit_entries(scene, rays, params, records, span, big, target, stream);
   sort_entries(static_cast<int>(tiles), data<int64_t>(offset), target.entry, longest,
@@ -213,7 +213,7 @@ Rays ray_view(const TensorView& c2w, const tvm::ffi::Array<Tensor>& rays) {
     TVM_FFI_THROW(ValueError) << "rays has " << rays.size() << " tensors; expected 7";
   Rays r;
   const TensorView face_axes = rays[0], ray_xy = rays[1], tile_face = rays[2], tile_rect = rays[3];
-  r.c2w = checked<float>(c2w, "c2w", {3, 4}, kDLCUDA);
+  std::copy_n(checked<float>(c2w, "c2w", {3, 4}, kDLCPU), 12, r.c2w);
   r.face_axes = checked<float>(face_axes, "face_axes", {kAny, 3, 3}, kDLCUDA);
   r.ray_xy =
       reinterpret_cast<const float2*>(checked<float>(ray_xy, "ray_xy", {kAny, kAny, 2}, kDLCUDA));

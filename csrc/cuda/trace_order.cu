@@ -73,10 +73,11 @@ TileLists stored_lists(const tvm::ffi::Array<Tensor>& state) {
 
 // Offsets [H*W + 1] and Gaussians, from trace_forward's state. Fails where the frame's hits did not
 // fit the pool.
-tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
-                                    tvm::ffi::Array<Tensor> state, int64_t gaussian_count) {
+tvm::ffi::Array<Tensor> trace_order(TensorView means, TensorView c2w,
+                                    tvm::ffi::Array<Tensor> ray_tensors,
+                                    tvm::ffi::Array<Tensor> state) {
   const Rays rays = ray_view(c2w, ray_tensors);
-  const DeviceScope scope(c2w.device());
+  const DeviceScope scope(means.device());
   const TileLists lists = stored_lists(state);
   const HitStorage storage = stored_hits(state);
   const HitLists hits = storage.view();
@@ -101,17 +102,17 @@ tvm::ffi::Array<Tensor> trace_order(TensorView c2w, tvm::ffi::Array<Tensor> ray_
   Tensor gaussians = scope.empty<int32_t>({host[pixels]});
   copy_kernel<<<blocks_for(slots, 256), 256, 0, scope.stream()>>>(
       rays, hits, lists, slots, data<int64_t>(offsets),
-      static_cast<uint32_t>(std::max<int64_t>(gaussian_count, 1)), data<int32_t>(gaussians));
+      static_cast<uint32_t>(std::max<int64_t>(means.size(0), 1)), data<int32_t>(gaussians));
   check_launch("copy_kernel");
   return {offsets, gaussians};
 }
 
 // How many (Gaussian, tile) pairs have a blended hit; waits for the GPU. -1 where the frame's hits
 // did not fit the pool.
-int64_t hit_pairs(TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
+int64_t hit_pairs(TensorView means, TensorView c2w, tvm::ffi::Array<Tensor> ray_tensors,
                   tvm::ffi::Array<Tensor> state) {
   const Rays rays = ray_view(c2w, ray_tensors);
-  const DeviceScope scope(c2w.device());
+  const DeviceScope scope(means.device());
   const HitStorage storage = stored_hits(state);
   if (!complete(rays, state, storage)) return -1;
   Tensor pairs = scope.zeros<int64_t>({1});

@@ -30,7 +30,7 @@ struct Scene {
 
 struct Rays {
   int width, height, tiles_x, tiles_y, faces;
-  const float* c2w;
+  float c2w[12];  // by value: the pose comes from the host
   const float* face_axes;
   const float2* ray_xy;
   const int32_t* tile_face;

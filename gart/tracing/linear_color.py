@@ -28,7 +28,7 @@ def linear_color(means: Tensor, sh: Tensor, c2w: Tensor) -> Tensor:
     Args:
         means: [N, 3] float32.
         sh: [N, K, 3] float32; returned as it is where K <= 4, of which this is the identity.
-        c2w: [3, 4] float32 camera pose, not differentiated.
+        c2w: [3, 4] float32 camera pose on the CPU, not differentiated.
 
     Returns:
         [N, 4, 3] float32, differentiable in means and sh; NaN for a mean at the camera.
@@ -47,15 +47,16 @@ class _LinearColor(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, means: Tensor, sh: Tensor, c2w: Tensor) -> Tensor:
         ctx.recorder = stages.active()  # PyTorch runs CUDA backward passes in a thread of its own
-        ctx.save_for_backward(means, sh, c2w)
+        ctx.save_for_backward(means, sh)
+        ctx.c2w = c2w
         arguments = [means.detach().contiguous(), sh.detach().contiguous(), c2w]
         with stages.stage("linear colour"):
             return library(means.device).linear_color(*arguments, torch.get_num_threads())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        means, sh, c2w = ctx.saved_tensors
-        arguments = [means.detach().contiguous(), sh.detach().contiguous(), c2w]
+        means, sh = ctx.saved_tensors
+        arguments = [means.detach().contiguous(), sh.detach().contiguous(), ctx.c2w]
         with ctx.recorder or nullcontext(), stages.stage("linear colour, backward"):
             found = library(means.device).linear_color_backward(
                 *arguments, grad.contiguous(), torch.get_num_threads()

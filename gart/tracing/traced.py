@@ -12,7 +12,7 @@ from gart.tracing.settings import TraceSettings
 
 
 class Traced(NamedTuple):
-    """An image that `trace_forward` has traced; `state` is what it kept."""
+    """An image that `trace_forward` has traced; `state` is what it kept; `c2w` is on the CPU."""
 
     grid: RayGrid
     c2w: Tensor

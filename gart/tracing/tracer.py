@@ -40,7 +40,7 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
     """
     settings = settings or TraceSettings()
     grid = ray_grid(camera, gaussians.device)
-    c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
+    c2w = _pose(camera)
     tensors = gaussians.tensors()
     if settings.sh == "linear":
         tensors["sh"] = linear_color(gaussians.means, gaussians.sh, c2w)
@@ -60,6 +60,11 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
     if grid.depth_scale is not None:
         depth = depth * grid.depth_scale
     return Rendering(color, opacity, depth)
+
+
+def _pose(camera: Camera) -> Tensor:
+    """[3, 4] on the CPU: kernels take it by value, and an upload would wait for the GPU."""
+    return camera.c2w.detach().to("cpu", torch.float32).contiguous()
 
 
 class _Forward(NamedTuple):
@@ -162,7 +167,7 @@ class _Trace(torch.autograd.Function):
 
 
 def _count_additions(traced: Traced, hits: float) -> None:
-    pairs = traced.native.hit_pairs(traced.c2w, traced.grid.native(), traced.state)
+    pairs = traced.native.hit_pairs(traced.scene[0], traced.c2w, traced.grid.native(), traced.state)
     if pairs < 0:  # hits did not fit their storage and were traced again: rare, unknown here
         return
     stages.count("pairs with hits", pairs)
@@ -184,9 +189,13 @@ def hit_order(
     settings = settings or TraceSettings()
     grid = ray_grid(camera, gaussians.device)
     scene = _scene_arguments(tuple(gaussians.tensors().values()))
-    c2w = camera.c2w.to(gaussians.device, torch.float32).contiguous()
-    with stages.Stages():  # asks the native pass for its counts
-        result = _forward(grid, c2w, settings, scene, keep_hits=True)
+    c2w = _pose(camera)
     native = library(gaussians.device)
-    offsets, ids = native.trace_order(c2w, grid.native(), list(result.state), len(gaussians))
+    for _ in range(2):  # on a GPU the hits of a first frame may not fit; a second makes room
+        with stages.Stages():  # asks the native pass for its counts
+            result = _forward(grid, c2w, settings, scene, keep_hits=True)
+        frame = (scene[0], c2w, grid.native(), list(result.state))
+        if native.hit_pairs(*frame) >= 0:
+            break
+    offsets, ids = native.trace_order(*frame)
     return offsets, ids, int(result.stats[-2])

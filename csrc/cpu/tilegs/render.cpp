@@ -116,8 +116,11 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
     const Image image{data<float>(colors) + 3 * pixel, data<float>(alphas) + pixel,
                       data<float>(depths) + pixel};
     try {
-      render_view(scene, pinhole_view(viewmat + 16 * c, K + 9 * c, grid.width, grid.height), grid,
-                  settings, has_background ? background + 3 * c : nullptr, image, &stats);
+      const float* v = viewmat + 16 * c;
+      const PinholeView<float> view =
+          pinhole_view(v, camera_center(v), K + 9 * c, grid.width, grid.height);
+      render_view(scene, view, grid, settings, has_background ? background + 3 * c : nullptr, image,
+                  &stats);
     } catch (const std::bad_alloc&) {
       TVM_FFI_THROW(ValueError) << "the tile lists of an image of " << width << " x " << height
                                 << " with " << count << " Gaussians do not fit into memory; "

@@ -57,10 +57,16 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ Box boxes[kThreads];
   __shared__ unsigned int warp_rows[kThreads / kWarp], drawn_in_block;
   __shared__ unsigned long long first_span;
+  __shared__ Vec3<float> center;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (threadIdx.x == 0) drawn_in_block = 0;
-  const PinholeView<float> view = pinhole_view(camera.viewmat, camera.K, grid.width, grid.height);
+  if (threadIdx.x == 0) {
+    drawn_in_block = 0;
+    center = camera_center(camera.viewmat);
+  }
+  __syncthreads();
+  const PinholeView<float> view =
+      pinhole_view(camera.viewmat, center, camera.K, grid.width, grid.height);
   bool drawn = false;
   unsigned rows = 0;
   if (i < scene.count) {
