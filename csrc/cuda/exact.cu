@@ -11,8 +11,6 @@ namespace gart {
 namespace cuda {
 namespace {
 
-// ------------------------------------------------------------------------------------------------------
-
 constexpr int kBuffer = 512;
 constexpr int kExactWarps = 4;
 
