@@ -1,10 +1,12 @@
-"""Hardware counters of one forward and one backward pass, kernel by kernel (Nsight Compute).
+"""Hardware counters of single passes, kernel by kernel (Nsight Compute).
 
     python benchmarks/counters.py ROOM.npz [--camera 0] [--sh center] [--backward primitive]
+    python benchmarks/counters.py ROOM.npz --passes tilegs,gsplat
 
-Starts `ncu` on itself, once for each pass, with the metrics named below alone; clocks are left as
-they are, caches are flushed before every kernel, so that bytes are upper bounds. Beside them stand
-the times that the limits of an H200 allow: all instructions at its full issue rate (132
+Passes are the tracer's forward and backward, a frame of TileGS, and gsplat's forward of the same
+frame. Starts `ncu` on itself, once for each pass, with the metrics named below alone; clocks are
+left as they are, caches are flushed before every kernel, so that bytes are upper bounds. Beside
+them stand the times that the limits of an H200 allow: all instructions at its full issue rate (132
 multiprocessors x 4 a cycle x 1.7 GHz; the plan for the tracer counted on half of it), and all DRAM
 bytes at the 3.8 TB/s that streaming reaches.
 """
@@ -17,13 +19,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from measuring import PASSES, machine, markdown_table, short_name, write_json
+from peers import gsplat_passes
 from rooms import load_room
 
+from gart.tilegs import rasterize
 from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings, trace
 
 ISSUE_LIMIT = 132 * 4 * 1.7e9
@@ -96,28 +101,36 @@ def table_row(name: str, kernel: str, counters: dict[str, float]) -> dict[str, A
 def run_frame(arguments: argparse.Namespace) -> None:
     """One pass between profiler start and stop, warmed up: what ncu runs."""
     scene, cameras = load_room(arguments.scene, arguments.trajectory)
-    leaves = scene.to("cuda").map(lambda t: t.requires_grad_())
+    scene = scene.to("cuda")
+    camera = cameras[arguments.camera]
+    leaves = scene.map(lambda t: t.detach().clone().requires_grad_())
     settings = TraceSettings(sh=arguments.sh, backward=arguments.backward)
-    gradient: torch.Tensor | None = None
-    for repetition in range(WARM_UP + 1):
-        counted = arguments.frame if repetition == WARM_UP else None
-        torch.cuda.synchronize()
-        if counted == "forward":
-            torch.cuda.profiler.start()
-        image = trace(leaves, cameras[arguments.camera], settings).color
-        torch.cuda.synchronize()
-        if counted == "forward":
-            torch.cuda.profiler.stop()
-        gradient = torch.randn_like(image) if gradient is None else gradient
-        for leaf in leaves.tensors().values():
-            leaf.grad = None
-        torch.cuda.synchronize()
-        if counted == "backward":
-            torch.cuda.profiler.start()
-        image.backward(gradient)
-        torch.cuda.synchronize()
-        if counted == "backward":
-            torch.cuda.profiler.stop()
+    gradient = torch.randn(camera.height, camera.width, 3, device="cuda")
+
+    def forward() -> torch.Tensor:
+        return trace(leaves, camera, settings).color
+
+    def prepared() -> Callable[[], object]:
+        """What is counted; all before it is not."""
+        if arguments.frame == "tilegs":
+            return lambda: rasterize(scene, camera)
+        if arguments.frame == "gsplat":
+            render = gsplat_passes(scene, [camera])["gsplat"][0]
+            return lambda: render(0)
+        if arguments.frame == "forward":
+            return forward
+        image = forward()
+        tensors = list(leaves.tensors().values())
+        return lambda: torch.autograd.grad(image, tensors, gradient)
+
+    for _ in range(WARM_UP):
+        prepared()()
+    run = prepared()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
 
 
 def main() -> None:
@@ -129,7 +142,8 @@ def main() -> None:
     parser.add_argument("--sh", choices=SH_MODES, default="center")
     parser.add_argument("--backward", choices=BACKWARD_MODES, default="primitive")
     parser.add_argument("--json", type=Path, help="write all counters there too")
-    parser.add_argument("--frame", choices=PASSES, help=argparse.SUPPRESS)
+    parser.add_argument("--passes", type=lambda text: text.split(","), default=list(PASSES))
+    parser.add_argument("--frame", choices=(*PASSES, "tilegs", "gsplat"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.frame:
         run_frame(arguments)
@@ -142,7 +156,7 @@ def main() -> None:
         )
     counters = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in PASSES:
+        for name in arguments.passes:
             log = Path(folder) / f"{name}.csv"
             options = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
             options += ["--clock-control", "none", "--profile-from-start", "off"]
