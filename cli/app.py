@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 import gart
+from gart.cli.data import data
 from gart.cli.doctor import doctor
 from gart.cli.eval import evaluate
 from gart.cli.interrupts import INTERRUPTED, TERMINATED, WORDS, terminate
+from gart.cli.options import Help
 from gart.cli.profile import profile
 from gart.cli.render import render
 from gart.cli.scenes import scene_list
@@ -28,25 +30,19 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # rich's import would double the time that help takes
     pretty_exceptions_enable=False,
-    # Declared below as a plain flag: typer would import pydantic to read its own, in every command.
-    add_help_option=False,
+    add_help_option=False,  # see cli/options.py
 )
 app.command("train", epilog=scene_list())(train)
 app.command("render")(render)
 app.command("eval")(evaluate)
 app.command("profile")(profile)
 app.command("doctor")(doctor)
+app.add_typer(data)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"gart {gart.__version__}")
-        raise typer.Exit
-
-
-def _print_help(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        print(context.get_help())
         raise typer.Exit
 
 
@@ -59,10 +55,7 @@ def _global_options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error; anywhere in the line.")
     ] = False,
-    wants_help: Annotated[
-        bool,
-        typer.Option("--help", callback=_print_help, is_eager=True, help="Show this message."),
-    ] = False,
+    wants_help: Help = False,
 ) -> None:
     """Declared for the help text: `run` takes --debug out of the arguments itself."""
 

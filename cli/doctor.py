@@ -19,7 +19,7 @@ def doctor(json: JsonFile = None) -> None:
     from gart.doctor import examine
 
     checks = examine()
-    for line in _lines(checks):
+    for line in lines(checks):
         print(line)
     broken = any(check.status == "problem" for check in checks)
     if json is not None:
@@ -30,13 +30,13 @@ def doctor(json: JsonFile = None) -> None:
         raise typer.Exit(1)
 
 
-def _lines(checks: list[Check]) -> list[str]:
+def lines(checks: list[Check]) -> list[str]:
     """One aligned line a check; what to do about it stands below."""
     name = max(len(check.name) for check in checks)
     status = max(len(check.status) for check in checks)
-    lines = []
+    found = []
     for check in checks:
-        lines.append(f"{check.name:{name}}  {check.status:{status}}  {check.value}")
+        found.append(f"{check.name:{name}}  {check.status:{status}}  {check.value}")
         if check.mend:
-            lines.append(f"{'':{name}}  {'':{status}}  -> {check.mend}")
-    return lines
+            found.append(f"{'':{name}}  {'':{status}}  -> {check.mend}")
+    return found

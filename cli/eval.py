@@ -1,19 +1,46 @@
-"""`gart eval`: a run measured on its held-out photographs."""
+"""`gart eval`: runs measured on their held-out photographs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from gart.cli.device import choose_device
-from gart.cli.options import JsonFile, RenderMode, Run
+from gart.cli.options import JsonFile, Mode
 from gart.cli.progress import ImageProgress, status
+from gart.errors import UsageError
+
+if TYPE_CHECKING:
+    from gart.cli.runs import Source
+    from gart.evaluation.table import Row
+
+COLLECTIONS = {
+    "mipnerf360": ("mipnerf360", "360_v2", "360_extra_scenes"),
+    "tanksandtemples": ("tanksandtemples", "tandt"),
+    "deepblending": ("deepblending", "db"),
+}
+"""Data set -> folders that its scenes usually lie in."""
 
 
 def evaluate(
-    run: Run = None,
-    mode: RenderMode = "rt",
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run folders or scene names; the newest run under runs/ if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODES",
+            help="rt (ray tracer), tilegs (rasterizer, pinhole cameras), or rt,tilegs: both on "
+            "the same photographs, and what the second loses.",
+        ),
+    ] = "rt",
     metrics: Annotated[
         str, typer.Option(metavar="NAMES", help="Some of psnr,ssim,lpips.")
     ] = "psnr,ssim,lpips",
@@ -22,37 +49,104 @@ def evaluate(
         typer.Option(help="Whose rounding, windows and LPIPS network to use."),
     ] = "3dgs",
     json: JsonFile = None,
+    table: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a table with published results beside, as .md, .csv or .json; may be "
+            "repeated.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write an HTML report with photograph, rendering and error images."
+        ),
+    ] = None,
 ) -> None:
-    """Compare a scene with its held-out photographs."""
-    from gart import evaluation
+    """Compare scenes with their held-out photographs."""
     from gart.cli.runs import Source
     from gart.evaluation.protocol import parse_metrics
+    from gart.evaluation.report import Report
+    from gart.evaluation.table import Table, check_suffix
     from gart.io.atomic import write_json
 
-    names = parse_metrics(metrics)
-    source = Source.find(run)
-    device = choose_device("auto", mode)
+    modes, names = _modes(mode), parse_metrics(metrics)
+    for file in table or []:
+        check_suffix(file)
+    sources = [Source.find(run) for run in runs] if runs else [Source.find(None)]
+    pages = None if report is None else Report(report)
+    rows: list[Row] = []
+    results: list[dict[str, Any]] = []
+    remarks: list[str] = []
+    for source in sources:
+        found = _measured(source, modes, names, protocol, pages)
+        rows += [_row(source, result) for result in found]
+        results += [{"run": str(source.path), **result} for result in found]
+        remarks += [f"{source.path}: {line}" for line in _losses(found)]
+    if json is not None:
+        one = len(results) == 1
+        write_json(json, {k: v for k, v in results[0].items() if k != "run"} if one else results)
+    whole = Table(rows)
+    for file in table or []:
+        whole.write(file)
+        print(f"saved {file}")
+    if pages is not None:
+        print(f"saved {pages.write(whole, remarks)}")
+    if len(sources) > 1:
+        print(f"\n{whole.markdown()}", end="")
+
+
+def _modes(text: str) -> list[Mode]:
+    """One or several of the modes, each once."""
+    names = [name.strip() for name in text.split(",")]
+    allowed = get_args(Mode)
+    if bad := [name for name in names if name not in allowed or names.count(name) > 1]:
+        raise UsageError(
+            f"--mode has {bad[0]!r}; expected {', '.join(allowed)} or {','.join(allowed)}"
+        )
+    return [name for name in allowed for wanted in names if wanted == name]
+
+
+def _measured(
+    source: Source, modes: list[Mode], metrics: tuple[str, ...], protocol: str, pages: Any
+) -> list[dict[str, Any]]:
+    """Measure a run in each mode, write its eval.json, and print the numbers."""
+    from gart import evaluation
+    from gart.evaluation.table import difference
+    from gart.io.atomic import write_json
+
     with status("loading the photographs"):
         views = source.views("test")
-    gaussians, settings = source.planned(mode, device, [view.camera for view in views], names)
-    with ImageProgress("evaluating") as progress:
-        result = evaluation.evaluate(
-            gaussians,
-            views,
-            mode=mode,
-            metrics=names,
-            protocol=protocol,
-            background=source.background(),
-            settings=settings,
-            report=progress,
-        )
-    if source.folder is not None:
-        write_json(source.folder.eval, result)
-    if json is not None:
-        write_json(json, result)
-    print(f"{source.path}, {mode}, protocol {protocol}, {result['images']} held-out views")
-    for line in _lines(result):
+    results: list[dict[str, Any]] = []
+    for mode in modes:
+        device = choose_device("auto", mode)
+        cameras = [view.camera for view in views]
+        gaussians, settings = source.planned(mode, device, cameras, metrics)
+        with ImageProgress(f"evaluating {mode}" if len(modes) > 1 else "evaluating") as progress:
+            result = evaluation.evaluate(
+                gaussians,
+                views,
+                mode=mode,
+                metrics=metrics,
+                protocol=protocol,
+                background=source.background(),
+                settings=settings,
+                undistorted=len(modes) > 1,
+                report=progress,
+                pictures=pages and pages.section(f"{source.path}, {mode}, protocol {protocol}"),
+            )
+        results.append(result)
+        print(f"{source.path}, {mode}, protocol {protocol}, {result['images']} held-out views")
+        for line in _lines(result):
+            print(line)
+    for line in _losses(results):
         print(line)
+    if source.folder is not None:
+        first, *others = results
+        also = {r["mode"]: {**r, "difference": difference(first, r)} for r in others}
+        write_json(source.folder.eval, {**first, "other_modes": also} if also else first)
+    return results
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
@@ -65,3 +159,46 @@ def _lines(result: dict[str, Any]) -> list[str]:
         else:
             lines.append(f"{name:10} {value:{digits.get(name, '.4f')}}" + " dB" * (name == "psnr"))
     return lines
+
+
+def _losses(results: list[dict[str, Any]]) -> list[str]:
+    """How the later modes differ from the first, on the same photographs."""
+    from gart.evaluation.protocol import METRICS
+    from gart.evaluation.table import difference
+
+    lines = []
+    for other in results[1:]:
+        changes = [
+            f"{name} {value:+.2f} dB" if name == "psnr" else f"{name} {value:+.4f}"
+            for name, value in difference(results[0], other).items()
+            if name in METRICS
+        ]
+        lines.append(f"{other['mode']} against {results[0]['mode']}: {', '.join(changes)}")
+    return lines
+
+
+def _row(source: Source, result: dict[str, Any]) -> Row:
+    """The table's row of a run."""
+    from gart.evaluation.table import row_of
+
+    if source.folder is None:
+        return row_of(result, "", source.path.stem)
+    folder = source.folder
+    metrics = folder.read_metrics()
+    gpu = folder.read_config()["gart"].get("gpu")
+    seconds = metrics[-1].get("seconds") if metrics else None
+    dataset, scene = _origin(folder.recorded("dataset", "source", str))
+    return row_of(result, dataset, scene, seconds, gpu or "CPU")
+
+
+def _origin(source: str) -> tuple[str, str]:
+    """Data set and scene that a run's photographs are of; "" for one's own."""
+    from gart.datasets.names import find_name
+
+    path = Path(source)
+    found = find_name(path.name)
+    if found is None:
+        return "", path.name
+    dataset, scene = found
+    is_known = path.parent.name in COLLECTIONS.get(dataset, (dataset,))
+    return (dataset if is_known else "", scene)

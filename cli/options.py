@@ -23,6 +23,18 @@ Run = Annotated[
 RenderMode = Annotated[
     Mode, typer.Option("--mode", help="Ray tracer, or rasterizer (pinhole cameras).")
 ]
+
+
+def _print_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(context.get_help())
+        raise typer.Exit
+
+
+# A plain flag for groups of commands: typer would import pydantic to read its own, in each of them.
+Help = Annotated[
+    bool, typer.Option("--help", callback=_print_help, is_eager=True, help="Show this message.")
+]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")
 ]

@@ -105,3 +105,20 @@ class ImageProgress(_Reporter):
     def __call__(self, done: int, total: int, record: object) -> None:
         """Show that `done` of `total` images are done."""
         self._show(done, total)
+
+
+class DownloadProgress(_Reporter):
+    """Shows how many bytes of a download have come."""
+
+    def __init__(self) -> None:
+        super().__init__("downloading")
+        self._began: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` bytes are there."""
+        now = time.monotonic()
+        if self._began is None or done < self._began[1]:
+            self._began = now, done
+        seconds = now - self._began[0]
+        speed = (done - self._began[1]) / seconds / 1e6 if seconds > 0 else 0.0
+        self._show(-(-done // 10**6), -(-total // 10**6), f"MB  {speed:.1f} MB/s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,53 +11,93 @@ from gart.cli.device import choose_device
 from gart.cli.options import RenderMode, Run, Split
 from gart.cli.progress import ImageProgress, status
 
+if TYPE_CHECKING:
+    from gart.cameras import Camera
+    from gart.cli.runs import Source
+
 
 def render(
     run: Run = None,
     mode: RenderMode = "rt",
     split: Annotated[Split, typer.Option(help="Which photographs' cameras to render.")] = "test",
     trajectory: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FILE", help="Render this camera path (nerfbaselines-v1 JSON) instead."
+            metavar="PATH",
+            help="Render a camera path instead: orbit, spiral, interpolate (along the training "
+            "views), or a nerfbaselines-v1 JSON file.",
         ),
     ] = None,
+    frames: Annotated[int, typer.Option(help="Images of an orbit, spiral or interpolation.")] = 120,
+    fps: Annotated[
+        float | None,
+        typer.Option(help="Of a video.  [default: the trajectory file's, or 30]"),
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Of the images, in pixels.")] = None,
+    height: Annotated[int | None, typer.Option(help="Of the images, in pixels.")] = None,
+    fov: Annotated[
+        float | None,
+        typer.Option(help="Field of view from top to bottom in degrees, of a pinhole camera."),
+    ] = None,
+    outputs: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Some of color,rgba,opacity,depth,exr (depth)."),
+    ] = "color",
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder, or video if it ends in .mp4.  [default: renders/ in the run folder]",
+            help="Folder, or video if it ends in .mp4 or .webm.  "
+            "[default: renders/ in the run folder]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Render held-out views, training views or a camera path."""
+    """Render held-out views, training views or a camera path; what is there already is kept."""
     from gart.cli.runs import Source
     from gart.evaluation import render_views
-    from gart.io import load_trajectory
+    from gart.trajectories import reframe
 
     source = Source.find(run)
     device = choose_device("auto", mode)
-    fps = 30.0
     if trajectory is not None:
-        cameras, fps = load_trajectory(trajectory)
-        views = [(f"{i:05d}", camera) for i, camera in enumerate(cameras)]
-        what = trajectory.stem
+        cameras, own_fps = _path(source, trajectory, frames)
+        named = [(f"{i:05d}", camera) for i, camera in enumerate(cameras)]
+        what = Path(trajectory).stem
     else:
         with status("loading the photographs"):
-            views = [(view.name, view.camera) for view in source.views(split)]
-        what = split
+            named = [(view.name, view.camera) for view in source.views(split)]
+        what, own_fps = split, 30.0
+    views = [(name, reframe(camera, width, height, fov)) for name, camera in named]
     gaussians, settings = source.planned(mode, device, [camera for _, camera in views])
     output = output or source.renders / f"{what}_{mode}"
     with ImageProgress("rendering") as progress:
-        render_views(
+        done = render_views(
             gaussians,
             views,
             output,
             mode=mode,
             background=source.background(),
-            fps=fps,
+            outputs=[name.strip() for name in outputs.split(",")],
+            fps=fps if fps is not None else own_fps,
             settings=settings,
             report=progress,
         )
-    print(f"saved {len(views)} views to {output}")
+    notes = [f"{done.kept} of them were there already"] if done.kept else []
+    if done.codec:
+        notes.append(done.codec)
+    if done.codec == "MPEG-4":
+        notes.append("which browsers do not play; pip install imageio-ffmpeg for H.264")
+    print(f"saved {len(views)} views to {output}" + (f" ({', '.join(notes)})" if notes else ""))
+
+
+def _path(source: Source, trajectory: str, frames: int) -> tuple[list[Camera], float]:
+    """Cameras and frames a second of a path's name or file."""
+    from gart.io import load_trajectory
+    from gart.trajectories import PATHS, make_path
+
+    if trajectory not in PATHS:
+        return load_trajectory(trajectory)
+    with status("loading the photographs"):
+        views = source.views("train")
+    return make_path(trajectory, [view.camera for view in views], frames), 30.0

@@ -23,7 +23,7 @@ def load(scene: str, *, downscale: int = 1, cache: Path | None = None) -> Captur
         scene: a folder, a name of `scene_names` (`garden`, `mipnerf360/garden`), or `demo`.
             An existing folder wins over a name; `demo` is always the built-in scene.
         downscale: make the photographs this many times smaller, by area averaging.
-        cache: where downloaded data sets lie; by default `datasets` in nerfbaselines' cache.
+        cache: where downloaded data sets lie; by default $GART_DATA, or nerfbaselines' folder.
 
     Raises:
         UsageError: no such scene, or a downscale below 1.

@@ -11,11 +11,14 @@ from nerfbaselines import camera_model_from_int
 from nerfbaselines.datasets import load_dataset
 from nerfbaselines.datasets._common import MultiDatasetError
 
-from gart.cameras import DISTORTION_PARAMETERS
-from gart.datasets.posed import Photograph, Posed, Split, make_camera
+from gart.datasets.posed import Photograph, Posed, Split, make_camera, make_lens
 from gart.errors import GartError
+from gart.lenses import PARAMETERS
 
-FEATURES = frozenset(("color", "points3D_xyz", "points3D_rgb"))
+_ORDER = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
+"""nerfbaselines' order of coefficients, whatever the model; it may end early."""
+
+_FEATURES = frozenset(("color", "points3D_xyz", "points3D_rgb"))
 
 
 def read_detected(folder: Path) -> Posed:
@@ -31,9 +34,9 @@ def read_detected(folder: Path) -> Posed:
             dataset = load_dataset(
                 str(folder),
                 split,
-                features=FEATURES,
+                features=_FEATURES,
                 # All lenses: nerfbaselines' undistortion of the others moves no pixel.
-                supported_camera_models=frozenset(DISTORTION_PARAMETERS),
+                supported_camera_models=frozenset(PARAMETERS),
                 load_features=False,
             )
         except MultiDatasetError as error:
@@ -47,23 +50,14 @@ def read_detected(folder: Path) -> Posed:
                 f"nerfbaselines cannot load the {split} photographs of {folder}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        found.append(from_nerfbaselines(dataset, "nerfbaselines", folder, split))
+        found.append(_convert(dataset, folder, split))
     posed = found[0]
     posed.photographs += found[1].photographs
     return posed
 
 
-def from_nerfbaselines(
-    dataset: dict[str, Any], loader: str, model: Path, split: Split | None = None
-) -> Posed:
-    """Convert a data set whose images are not loaded.
-
-    Args:
-        dataset: nerfbaselines' UnloadedDataset.
-        loader: recorded in the result.
-        model: the file or folder that errors name.
-        split: put every photograph in it.
-    """
+def _convert(dataset: dict[str, Any], folder: Path, split: Split) -> Posed:
+    """Convert a data set whose images are not loaded; all its photographs are in `split`."""
     cameras, root = dataset["cameras"], Path(dataset["image_paths_root"])
     masks = dataset["mask_paths"]
     photographs = []
@@ -74,14 +68,16 @@ def from_nerfbaselines(
                 cameras.poses[i],
                 cameras.intrinsics[i].tolist(),
                 cameras.image_sizes[i].tolist(),
-                camera_model_from_int(int(cameras.camera_models[i])),
-                cameras.distortion_parameters[i].tolist(),
+                *_lens(
+                    camera_model_from_int(int(cameras.camera_models[i])),
+                    cameras.distortion_parameters[i].tolist(),
+                ),
             )
         except GartError as error:
-            raise GartError(f"{model} has a bad camera for {name}: {error}") from error
+            raise GartError(f"{folder} has a bad camera for {name}: {error}") from error
         mask = Path(masks[i]) if masks is not None else None
         photographs.append(Photograph(name, path, camera, mask, split))
-    posed = Posed(loader, photographs, root)
+    posed = Posed("nerfbaselines", photographs, root)
     if dataset["points3D_xyz"] is not None:
         posed.points = np.asarray(dataset["points3D_xyz"], np.float32).reshape(-1, 3)
         posed.point_colors = np.asarray(dataset["points3D_rgb"], np.uint8).reshape(-1, 3)
@@ -90,3 +86,10 @@ def from_nerfbaselines(
         r, g, b = np.asarray(background, np.float64) / 255
         posed.background = (float(r), float(g), float(b))
     return posed
+
+
+def _lens(model: str, values: list[float]) -> tuple[str, tuple[float, ...]]:
+    named = dict(zip(_ORDER, values, strict=False))
+    if model == "opencv_fisheye":  # its p1 and p2 mean nothing
+        named = {name: named.get(name, 0.0) for name in PARAMETERS[model]}
+    return make_lens(model, named)

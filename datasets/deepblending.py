@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nerfbaselines
-from nerfbaselines.datasets._common import download_archive_dataset
+
+from gart.datasets.downloads import VERSION, download_scene
+from gart.datasets.registry import DATASETS
 
 DATASET = "deepblending"
-URL = "https://repo-sam.inria.fr/fungraph/3d-gaussian-splatting/datasets/input/tandt_db.zip"
-VERSION = "1"
 
 SPEC = {
     "id": DATASET,
@@ -15,7 +17,7 @@ SPEC = {
     "evaluation_protocol": "default",
     "metadata": {
         "id": DATASET,
-        "name": "Deep Blending",
+        "name": DATASETS[DATASET].title,
         "description": "Two indoor captures, undistorted and posed by the authors of 3DGS.",
         "paper_title": "Deep Blending for Free-Viewpoint Image-Based Rendering",
         "paper_authors": [
@@ -26,7 +28,7 @@ SPEC = {
             "George Drettakis",
             "Gabriel Brostow",
         ],
-        "link": "https://repo-sam.inria.fr/fungraph/3d-gaussian-splatting/",
+        "link": DATASETS[DATASET].homepage,
         "metrics": ["psnr", "ssim", "lpips"],
         "default_metric": "psnr",
         "scenes": [
@@ -44,30 +46,14 @@ def register() -> None:
 
 
 def download(path: str, output: str) -> None:
-    """Place `path` (`deepblending/SCENE`) of the archive at `output`, all of it or nothing.
-
-    The whole archive (650 MB) passes through a temporary file; only the scene is unpacked.
-    """
+    """Place `path` (`deepblending/SCENE`) of the archive at `output`, all of it or nothing."""
     dataset, _, scene = path.partition("/")
-    scenes = [entry["id"] for entry in SPEC["metadata"]["scenes"]]  # type: ignore[index]
+    scenes = DATASETS[DATASET].scenes
     if dataset != DATASET or scene not in scenes:
         raise nerfbaselines.DatasetNotFoundError(
             f"{path} is not a scene of {DATASET}; its scenes are {', '.join(scenes)}"
         )
-    download_archive_dataset(
-        URL,
-        str(output),
-        archive_prefix=f"db/{scene}/",
-        file_type="zip",
-        nb_info={
-            "id": DATASET,
-            "scene": scene,
-            "loader": "colmap",
-            "loader_kwargs": {"images_path": "images", "colmap_path": "sparse/0"},
-            "evaluation_protocol": "default",
-            "version": VERSION,
-        },
-    )
+    download_scene(DATASET, scene, Path(output), lambda done, total: None)
 
 
 download.version = VERSION  # type: ignore[attr-defined]

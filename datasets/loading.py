@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,14 +13,15 @@ from typing import Any
 import torch
 
 from gart.capture import Capture, View
-from gart.datasets import transforms
+from gart.datasets import llff, transforms
+from gart.datasets.bundler import find_bundle, read_bundler
 from gart.datasets.colmap import find_model, read_colmap
 from gart.datasets.convert import read_detected
 from gart.datasets.demo import demo_capture
 from gart.datasets.downloads import dataset_folder
 from gart.datasets.names import DEMO, find_name, unknown_name
 from gart.datasets.photographs import IMAGE_SUFFIXES, check_present, read_view, shrink
-from gart.datasets.posed import Photograph, Posed
+from gart.datasets.posed import Photograph, Posed, some
 from gart.datasets.split import divide
 from gart.errors import GartError, UsageError
 
@@ -44,7 +46,7 @@ def load_scene(scene: str, downscale: int, cache: Path | None) -> Capture:
 
 
 def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
-    posed = _read_folder(folder)
+    posed = read_folder(folder)
     files = [p.path for p in posed.photographs]
     check_present([*files, *(p.mask for p in posed.photographs if p.mask is not None)])
     train, test, rule = divide(folder, posed)
@@ -56,7 +58,7 @@ def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
         "loader": posed.loader,
         "downscale": downscale,
         "split": rule,
-        "unposed": _count_unposed(posed),
+        "unposed": count_unposed(posed),
         "unlisted": len(posed.photographs) - len(views),
         "rescaled": sum(rescaled for _, rescaled in loaded),
     }
@@ -73,17 +75,30 @@ def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
     )
 
 
-def _read_folder(folder: Path) -> Posed:
-    """By nb-info.json's loader where there is one, else by what lies in the folder."""
+def read_folder(folder: Path) -> Posed:
+    """By nb-info.json's loader where there is one, else by what lies in the folder.
+
+    Raises:
+        GartError: no reader knows it, or it is damaged, incomplete or contradicts itself.
+    """
     info = _read_info(folder)
-    loader = info.get("loader")
+    loader, options = info.get("loader"), info.get("loader_kwargs") or {}
     if loader == "colmap" or (loader is None and find_model(folder)):
-        return read_colmap(folder, info.get("loader_kwargs") or {})
-    if loader in (None, "nerfstudio") and (folder / transforms.FILE).is_file():
-        return transforms.read_transforms(folder)
-    if loader in (None, _SYNTHETIC_LOADER) and (folder / transforms.TRAIN_FILE).is_file():
-        return transforms.read_synthetic(folder)
-    return read_detected(folder)
+        posed = read_colmap(folder, options)
+    elif loader in (None, "nerfstudio") and (folder / transforms.FILE).is_file():
+        posed = transforms.read_transforms(folder)
+    elif loader in (None, _SYNTHETIC_LOADER) and (folder / transforms.TRAIN_FILE).is_file():
+        posed = transforms.read_synthetic(folder)
+    elif loader in (None, "llff") and (folder / llff.FILE).is_file():
+        posed = llff.read_llff(folder, options)
+    elif loader in (None, "bundler") and find_bundle(folder):
+        posed = read_bundler(folder)
+    else:
+        posed = read_detected(folder)
+    names = Counter(p.name for p in posed.photographs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise GartError(f"{folder} poses photographs twice: {some(twice)}; keep one of each")
+    return posed
 
 
 def _read_info(folder: Path) -> Mapping[str, Any]:
@@ -105,7 +120,8 @@ def _load_view(photograph: Photograph, downscale: int) -> tuple[View, bool]:
     return shrink(view, downscale), rescaled
 
 
-def _count_unposed(posed: Posed) -> int:
+def count_unposed(posed: Posed) -> int:
+    """How many photographs lie in the capture's image folder that no camera belongs to."""
     if posed.images is None:
         return 0
     files = (p for p in posed.images.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)

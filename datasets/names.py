@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import difflib
 
+from gart.datasets.registry import DATASETS
 from gart.errors import UsageError
 
 DEMO = "demo"
 
-_SCENES = {
-    "mipnerf360": "bicycle flowers garden stump treehill bonsai counter kitchen room",
-    "tanksandtemples": (
-        "auditorium ballroom barn caterpillar church courthouse courtroom family francis horse "
-        "ignatius lighthouse m60 meetingroom museum palace panther playground temple train truck"
-    ),
-    "deepblending": "drjohnson playroom",
-    "blender": "chair drums ficus hotdog lego materials mic ship",
-}
-
 
 def scene_names() -> dict[str, list[str]]:
     """Data set -> its scenes. No scene name occurs twice, so each stands for itself."""
-    return {dataset: scenes.split() for dataset, scenes in _SCENES.items()}
+    return {name: list(dataset.scenes) for name, dataset in DATASETS.items()}
 
 
 def find_name(scene: str) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps
 
 from gart.cameras import Camera
 from gart.capture import View
@@ -18,17 +19,37 @@ from gart.errors import GartError
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp"))
 
-_EIGHT_BIT_MODES = frozenset(("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"))
+_EIGHT_BIT_MODES = frozenset(
+    ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
+)
+_SIXTEEN_BIT_MODES = frozenset(("I;16", "I;16L", "I;16B", "I;16N"))
+"""Of grey images; colours of 16 bits come from Pillow with 8, their high byte."""
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises for files that are damaged or not images."""
+
+Size = tuple[int, int]
+"""Width, height."""
+
+
+def find_image(root: Path, name: str) -> Path:
+    """The file of `name` below `root`, which may be stored in another Unicode normal form (as
+    macOS and Linux do); `root / name` where there is none."""
+    path = root / name
+    if not name.isascii() and not path.exists():
+        for form in ("NFC", "NFD"):
+            if (other := root / unicodedata.normalize(form, name)).exists():
+                return other
+    return path
 
 
 def read_view(photograph: Photograph) -> View:
     """Load one photograph, and fit its camera to the image's size.
 
     Raises:
-        GartError: the file is damaged or has more than 8 bits a channel, or its shape is not the
+        GartError: the file is damaged or holds no 8 or 16 bit colours, or its shape is not the
             camera's.
     """
-    image = _read_image(photograph.path)
+    image = _read_image(photograph.path, photograph.camera)
     height, width = image.shape[:2]
     mask = None
     if photograph.mask is not None:
@@ -71,40 +92,65 @@ def check_present(files: Collection[Path]) -> None:
         )
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path) -> Size:
     """Width and height from an image file's header."""
     try:
         with Image.open(path) as image:
             return image.size
-    except (OSError, UnidentifiedImageError) as error:
+    except _UNREADABLE as error:
         raise GartError(f"the size of {path} cannot be read ({error})") from error
 
 
-def _read_image(path: Path) -> NDArray[np.uint8]:
-    """[H, W, 3] RGB, or [H, W, 4] where the file has transparency. EXIF rotation is not applied:
-    COLMAP does not apply it either."""
+def _read_image(path: Path, camera: Camera | None = None) -> NDArray[np.uint8]:
+    """[H, W, 3] RGB, or [H, W, 4] where the file has transparency.
+
+    EXIF rotation is applied only where the image then has the camera's shape and else has not:
+    COLMAP does not apply it.
+    """
     try:
-        with Image.open(path) as image:
-            if image.mode not in _EIGHT_BIT_MODES:
-                raise GartError(
-                    f"photograph {path} has pixels of mode {image.mode}; "
-                    "convert it to 8 bits a channel"
-                )
-            transparent = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
-            return np.array(image.convert("RGBA" if transparent else "RGB"))
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+        with Image.open(path) as file:
+            file.load()
+    except _UNREADABLE as error:
         raise GartError(
             f"photograph {path} cannot be read ({error}); replace the file, or remove it from the "
             "model"
         ) from error
+    turned = camera is not None and is_turned(file, camera)
+    image = ImageOps.exif_transpose(file) if turned else file
+    if image.mode in _SIXTEEN_BIT_MODES:
+        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, -1)
+    if image.mode not in _EIGHT_BIT_MODES:
+        raise GartError(
+            f"photograph {path} has pixels of mode {image.mode}; convert it to 8 or 16 bits a "
+            "channel"
+        )
+    return np.array(image.convert("RGBA" if is_transparent(image) else "RGB"))
+
+
+def is_transparent(image: Image.Image) -> bool:
+    """Whether an image file has alpha, of whatever kind."""
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+
+
+def is_turned(image: Image.Image, camera: Camera) -> bool:
+    """Whether `camera` is one of the image after its EXIF rotation by a quarter."""
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    return turned and not fits(camera, image.size) and fits(camera, image.size[::-1])
+
+
+def fits(camera: Camera, size: Size) -> bool:
+    """Whether scaling the camera's image can give `size`, rounded to whole pixels."""
+    width, height = size
+    least = max((width - 1) / camera.width, (height - 1) / camera.height)
+    most = min((width + 1) / camera.width, (height + 1) / camera.height)
+    return least < most
 
 
 def _fit(photograph: Photograph, width: int, height: int) -> Camera:
-    """The camera at the image's size, if some scale gives that size within rounding to pixels."""
+    """The camera at the image's size."""
     camera = photograph.camera
-    least = max((width - 1) / camera.width, (height - 1) / camera.height)
-    most = min((width + 1) / camera.width, (height + 1) / camera.height)
-    if least >= most:
+    if not fits(camera, (width, height)):
         raise GartError(
             f"photograph {photograph.path} is {width} x {height} pixels but its camera is "
             f"{camera.width} x {camera.height}, another aspect ratio; use the photographs that the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gart.cameras import Camera
 from gart.errors import GartError
+from gart.lenses import FISHEYES, PARAMETERS
 
 Split = Literal["train", "test"]
 
@@ -27,6 +28,8 @@ class Photograph:
         camera: as the model states it; the image may be of another size.
         mask: optional image file, non-zero where the photograph counts.
         split: the set that the capture's own files put it in; None where they say nothing.
+        pixels: [P, 2] float64 where the reconstruction saw points in it, in the camera's pixels.
+        points: [P] int64 which of `Posed.points` each of them is.
     """
 
     name: str
@@ -34,6 +37,8 @@ class Photograph:
     camera: Camera
     mask: Path | None = None
     split: Split | None = None
+    pixels: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    points: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Posed:
     """The photographs of a folder with their cameras.
 
     Attributes:
-        loader: what read it: colmap, transforms, blender or a nerfbaselines loader.
+        loader: what read it: colmap, transforms, blender, llff, bundler or nerfbaselines.
         photographs: in any order.
         images: the folder in which unposed photographs are counted; None to count none.
         points: [M, 3] float32.
@@ -57,6 +62,31 @@ class Posed:
     background: tuple[float, float, float] | None = None
 
 
+def make_lens(model: str, named: Mapping[str, float]) -> tuple[str, tuple[float, ...]]:
+    """The simplest lens model with these coefficients, and its distortion.
+
+    Args:
+        model: a key of `gart.lenses.PARAMETERS`.
+        named: coefficient -> value; those left out are 0.
+
+    Raises:
+        GartError: a coefficient that the model lacks is not 0.
+    """
+    if model == "opencv" and named.get("k3") and not named.get("k4"):
+        model = "full_opencv"
+    for name, value in named.items():
+        if value and name not in PARAMETERS[model]:
+            # Often written by tools whose radial polynomial goes on where OpenCV's ends.
+            raise GartError(
+                f"its lens has {name} = {value}, which the camera model {model.upper()} lacks; "
+                "state the model that the lens was fitted with"
+            )
+    distortion = tuple(float(named.get(name, 0.0)) for name in PARAMETERS[model])
+    if model not in FISHEYES and not any(distortion):
+        return "pinhole", ()
+    return model, distortion
+
+
 def make_camera(
     pose: ArrayLike,
     intrinsics: Sequence[float],
@@ -64,15 +94,13 @@ def make_camera(
     model: str,
     distortion: Sequence[float],
 ) -> Camera:
-    """A camera from nerfbaselines' conventions.
+    """A camera, checked.
 
     Args:
         pose: [3, 4] camera to world, OpenCV axes.
         intrinsics: fx, fy, cx, cy in pixels.
         size: width, height.
-        model: a key of `gart.cameras.DISTORTION_PARAMETERS`.
-        distortion: k1 k2 p1 p2 k3 k4 [k5 k6]; may be shorter. A fisheye's four are k1 k2 k3 k4 and
-            its p1 p2 mean nothing.
+        model, distortion: as `gart.cameras.Camera`.
 
     Raises:
         GartError: a number is not finite, the pose is no rigid motion, or gart lacks the lens.
@@ -83,22 +111,9 @@ def make_camera(
     rotation = matrix[:, :3]
     if not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3) or np.linalg.det(rotation) < 0:
         raise GartError("its pose is not a rotation and a translation")
-    k1, k2, p1, p2, k3, k4, k5, k6 = [*map(float, distortion), *[0.0] * (8 - len(distortion))]
-    if model == "opencv_fisheye":
-        lens: tuple[float, ...] = (k1, k2, k3, k4)
-    elif model == "full_opencv":
-        lens = (k1, k2, p1, p2, k3, k4, k5, k6)
-    elif model == "opencv" and k4 != 0:
-        # Written by tools whose radial polynomial goes on to r^8; in OpenCV's model k4 divides.
-        raise GartError(f"its lens has k4 = {k4}, which needs the camera model OPENCV_FISHEYE")
-    elif model == "opencv" and k3 != 0:
-        model, lens = "full_opencv", (k1, k2, p1, p2, k3)
-    elif model == "opencv" and any((k1, k2, p1, p2)):
-        lens = (k1, k2, p1, p2)
-    else:
-        model, lens = "pinhole", ()
     fx, fy, cx, cy = map(float, intrinsics)
     width, height = map(int, size)
+    lens = tuple(map(float, distortion))
     try:
         return Camera(torch.from_numpy(matrix).float(), fx, fy, cx, cy, width, height, model, lens)
     except ValueError as error:

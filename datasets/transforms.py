@@ -18,8 +18,9 @@ import numpy as np
 
 from gart.cameras import Camera
 from gart.datasets.photographs import IMAGE_SUFFIXES, check_present, image_size
-from gart.datasets.posed import Photograph, Posed, Split, make_camera
+from gart.datasets.posed import Photograph, Posed, Split, make_camera, make_lens
 from gart.errors import GartError
+from gart.lenses import PARAMETERS
 
 FILE = "transforms.json"
 TRAIN_FILE = "transforms_train.json"
@@ -30,7 +31,10 @@ _MODELS = {
     **dict.fromkeys(("SIMPLE_PINHOLE", "PINHOLE"), "pinhole"),
     **dict.fromkeys(("SIMPLE_RADIAL", "RADIAL", "OPENCV"), "opencv"),
     "OPENCV_FISHEYE": "opencv_fisheye",
+    "FULL_OPENCV": "full_opencv",
+    "THIN_PRISM_FISHEYE": "thin_prism_fisheye",
 }
+_COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6", "sx1", "sy1")
 
 
 def read_transforms(folder: Path) -> Posed:
@@ -130,12 +134,15 @@ def _camera(path: Path, values: Mapping[str, Any]) -> Camera:
     else:
         fy = fx
     center = (float(values.get("cx", width / 2)), float(values.get("cy", height / 2)))
-    lens = [float(values.get(key, 0)) for key in ("k1", "k2", "p1", "p2", "k3", "k4")]
+    lens = _MODELS[model]
+    # Writers give a pinhole or fisheye the same keys as any lens: those it lacks mean nothing.
+    keys = PARAMETERS[lens] if lens in ("pinhole", "opencv_fisheye") else _COEFFICIENTS
+    named = {key: float(values[key]) for key in keys if key in values}
     pose = np.array(values["transform_matrix"], np.float64)[:3]
     if pose.shape != (3, 4):
         raise GartError(f"its transform_matrix has shape {list(pose.shape)}; expected 4 x 4")
     pose = pose * np.array([1, -1, -1, 1])  # OpenGL's camera axes (y up, z back) to OpenCV's
-    return make_camera(pose, (fx, fy, *center), (width, height), _MODELS[model], lens)
+    return make_camera(pose, (fx, fy, *center), (width, height), *make_lens(lens, named))
 
 
 def _own_split(folder: Path, meta: Mapping[str, Any]) -> dict[Path, Split]:

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DISTORTION_PARAMETERS = {"pinhole": 0, "opencv": 4, "full_opencv": 8, "opencv_fisheye": 4}
-"""Lens model -> number of distortion parameters: opencv k1 k2 p1 p2, full_opencv k1 k2 p1 p2 k3 k4
-k5 k6, opencv_fisheye k1 k2 k3 k4."""
+from gart.lenses import FISHEYES, PARAMETERS, distort, undistort
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class Camera:
         c2w: [3, 4] float32 on the CPU, camera to world.
         fx, fy, cx, cy: intrinsics in pixels of the image used.
         width, height: image size in pixels.
-        model: a key of `DISTORTION_PARAMETERS`.
+        model: a key of `gart.lenses.PARAMETERS`.
         distortion: the model's parameters; missing trailing ones are zero.
     """
 
@@ -47,12 +45,11 @@ class Camera:
             raise ValueError(f"image size is {self.width} x {self.height}; expected at least 1 x 1")
         if not (self.fx > 0 and self.fy > 0):
             raise ValueError(f"focal lengths are {self.fx}, {self.fy}; expected positive pixels")
-        if self.model not in DISTORTION_PARAMETERS:
+        if self.model not in PARAMETERS:
             raise ValueError(
-                f"camera model is {self.model!r}; "
-                f"expected one of {', '.join(DISTORTION_PARAMETERS)}"
+                f"camera model is {self.model!r}; expected one of {', '.join(PARAMETERS)}"
             )
-        wanted = DISTORTION_PARAMETERS[self.model]
+        wanted = len(PARAMETERS[self.model])
         if len(self.distortion) > wanted:
             raise ValueError(
                 f"{self.model} takes {wanted} distortion parameters; got {len(self.distortion)}"
@@ -82,7 +79,7 @@ class Camera:
     @property
     def is_planar(self) -> bool:
         """True when every ray meets the plane z = 1, so that depth is z-depth."""
-        return self.model != "opencv_fisheye"
+        return self.model not in FISHEYES
 
     @property
     def lens(self) -> tuple[Any, ...]:
@@ -120,12 +117,12 @@ class Camera:
         """
         x = (torch.arange(self.width, dtype=torch.float64) + 0.5 - self.cx) / self.fx
         y = (torch.arange(self.height, dtype=torch.float64) + 0.5 - self.cy) / self.fy
-        x, y = torch.broadcast_tensors(x[None, :], y[:, None])
-        if self.model == "opencv_fisheye":
-            return _fisheye_directions(x, y, self.distortion)
-        if self.model != "pinhole":
-            x, y = undistort_points(x, y, self.distortion)
-        return torch.stack([x, y, torch.ones_like(x)], -1)
+        x, y = self.undistort(*torch.broadcast_tensors(x[None, :], y[:, None]))
+        if self.is_planar:
+            return torch.stack([x, y, torch.ones_like(x)], -1)
+        angle = torch.hypot(x, y)
+        scale = torch.where(angle > 0, angle.sin() / angle.clamp_min(1e-300), 1.0)
+        return torch.stack([x * scale, y * scale, angle.cos()], -1)
 
     def project(self, points: Tensor) -> Tensor:
         """Pixel coordinates [..., 2] of world `points` [..., 3] through the lens.
@@ -134,89 +131,26 @@ class Camera:
         """
         p = (points.double() - self.c2w[:, 3].double()) @ self.c2w[:, :3].double()
         x, y, z = p.unbind(-1)
-        if self.model == "opencv_fisheye":
-            radius = torch.hypot(x, y)
-            theta = torch.atan2(radius, z)
-            scale = _fisheye_radius(theta, self.distortion) / radius.clamp_min(1e-300)
-            x, y = x * scale, y * scale
-        else:
+        if self.is_planar:
             z = torch.where(z > 0, z, torch.nan)
             x, y = x / z, y / z
-            if self.model != "pinhole":
-                x, y = distort_points(x, y, self.distortion)
+        else:
+            radius = torch.hypot(x, y)
+            scale = torch.atan2(radius, z) / radius.clamp_min(1e-300)
+            x, y = x * scale, y * scale
+        x, y = self.distort(x, y)
         return torch.stack([x * self.fx + self.cx, y * self.fy + self.cy], -1)
+
+    def distort(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """From the ideal image to the lens's (see `gart.lenses`), in units of focal lengths."""
+        return distort(self.model, self.distortion, x, y)
+
+    def undistort(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Inverse of `distort`; NaN where the lens images nothing."""
+        return undistort(self.model, self.distortion, x, y)
 
 
 @lru_cache(maxsize=16)
 def has_ray(lens: tuple[Any, ...]) -> Tensor:
     """[H, W] bool: the pixels that cameras with this `Camera.lens` have a ray for."""
     return Camera.of_lens(lens).directions().isfinite().all(-1)
-
-
-def distort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """Apply OpenCV's radial-tangential (4 parameters) or rational (8) model on the plane z = 1."""
-    k1, k2, p1, p2, k3, k4, k5, k6 = (*distortion, *(0.0,) * (8 - len(distortion)))
-    r2 = x * x + y * y
-    radial = (1 + r2 * (k1 + r2 * (k2 + r2 * k3))) / (1 + r2 * (k4 + r2 * (k5 + r2 * k6)))
-    return (
-        x * radial + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
-        y * radial + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
-    )
-
-
-def undistort_points(x: Tensor, y: Tensor, distortion: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """Invert `distort_points` by Newton's method; NaN where it has no inverse near the point."""
-    u, v = x.clone(), y.clone()
-    for _ in range(20):
-        (fu, fv), ((a, b), (c, d)) = _value_and_jacobian(u, v, distortion)
-        ex, ey = fu - x, fv - y
-        if bool((ex.abs() + ey.abs() < 1e-13).all()):
-            break
-        det = a * d - b * c
-        u, v = u - (d * ex - b * ey) / det, v - (a * ey - c * ex) / det
-    (fu, fv), ((a, b), (c, d)) = _value_and_jacobian(u, v, distortion)
-    # A folded lens has a second branch with negative orientation: no ray of the real lens.
-    good = ((fu - x).abs() + (fv - y).abs() < 1e-9) & (a * d - b * c > 0) & (a + d > 0)
-    return torch.where(good, u, torch.nan), torch.where(good, v, torch.nan)
-
-
-def _value_and_jacobian(
-    x: Tensor, y: Tensor, distortion: tuple[float, ...]
-) -> tuple[tuple[Tensor, Tensor], tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    k1, k2, p1, p2, k3, k4, k5, k6 = (*distortion, *(0.0,) * (8 - len(distortion)))
-    r2 = x * x + y * y
-    denominator = 1 + r2 * (k4 + r2 * (k5 + r2 * k6))
-    radial = (1 + r2 * (k1 + r2 * (k2 + r2 * k3))) / denominator
-    slope = k1 + r2 * (2 * k2 + r2 * 3 * k3) - radial * (k4 + r2 * (2 * k5 + r2 * 3 * k6))
-    slope = 2 * slope / denominator  # twice the derivative of `radial` by r2
-    cross = x * y * slope + 2 * p1 * x + 2 * p2 * y
-    dx = radial + x * x * slope + 2 * p1 * y + 6 * p2 * x
-    dy = radial + y * y * slope + 6 * p1 * y + 2 * p2 * x
-    return distort_points(x, y, distortion), ((dx, cross), (cross, dy))
-
-
-def _fisheye_radius(theta: Tensor, k: tuple[float, ...]) -> Tensor:
-    t2 = theta * theta
-    return theta * (1 + t2 * (k[0] + t2 * (k[1] + t2 * (k[2] + t2 * k[3]))))
-
-
-def _fisheye_slope(theta: Tensor, k: tuple[float, ...]) -> Tensor:
-    t2 = theta * theta
-    return 1 + t2 * (3 * k[0] + t2 * (5 * k[1] + t2 * (7 * k[2] + t2 * 9 * k[3])))
-
-
-def _fisheye_directions(x: Tensor, y: Tensor, k: tuple[float, ...]) -> Tensor:
-    radius = torch.hypot(x, y)
-    # The lens is defined while its radius grows with the angle, at most up to 180 degrees off axis.
-    angles = torch.linspace(0, torch.pi, 4097, dtype=torch.float64)
-    falling = (_fisheye_slope(angles, k) <= 0).nonzero()
-    theta_max = angles[falling[0, 0]] if len(falling) else angles[-1]
-    low, high = torch.zeros_like(radius), torch.full_like(radius, float(theta_max))
-    for _ in range(52):  # bisection: monotone by construction, to the last bit
-        middle = (low + high) / 2
-        below = _fisheye_radius(middle, k) < radius
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    theta = (low + high) / 2
-    theta = torch.where(radius <= _fisheye_radius(theta_max, k), theta, torch.nan)
-    scale = torch.where(radius > 0, theta.sin() / radius.clamp_min(1e-300), 1.0)
-    return torch.stack([x * scale, y * scale, theta.cos()], -1)

@@ -35,9 +35,9 @@ PROBE_SECONDS = 60
 
 LEAST_MEMORY = 2e9
 LEAST_DISK = 2e9
-LEAST_CACHE_DISK = 15e9
+LEAST_CACHE_DISK = 2e9
 """Bytes below which a warning is given: a small scene in training, a run with its checkpoints, and
-the largest data set, whose archive has 12 GB."""
+a downloaded scene (only its own files are taken from an archive)."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def dataset_cache() -> Check:
 
     check = disk("dataset cache", cache_folder().absolute(), LEAST_CACHE_DISK)
     if check.mend:
-        mend = "to download data sets elsewhere, set NERFBASELINES_PREFIX to a folder with space"
+        mend = "to download data sets elsewhere, set GART_DATA to a folder with space"
         return Check(check.name, check.value, check.status, mend)
     return check
 

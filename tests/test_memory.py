@@ -312,7 +312,7 @@ def test_rendering_plan(limited):
     [
         ("gart.training.trainer.photometric_loss", "the loss of view"),
         ("gart.training.optimizer.Adam.step", "Adam in iteration 1, with 50 Gaussians,"),
-        ("gart.training.trainer.add_noise", "densification in iteration 1"),
+        ("gart.training.trainer.relocate", "densification in iteration 1"),
         ("gart.training.trainer.smooth", "the forward pass of view"),
     ],
 )
@@ -320,7 +320,7 @@ def test_a_step_names_what_ran_out(monkeypatch, part, what):
     trainer = Trainer(capture(), TrainConfig(budget=100), "cpu")
     monkeypatch.setattr(part, lambda *arguments, **keywords: allocate())
     with pytest.raises(memory.OutOfMemoryError) as caught:
-        trainer.step()
+        trainer.step(densify=True)
     message = str(caught.value)
     assert message.startswith(f"out of memory: {what}")
     assert "asked for 4,000,000 GB more than is free" in message
@@ -334,19 +334,19 @@ def test_out_of_memory_leaves_the_last_checkpoint(monkeypatch, tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     config = TrainConfig(budget=100, iterations=5, checkpoint_every=2)
-    step = Trainer.step
+    advance = Trainer.advance
 
     def fails(trainer):
         if trainer.iteration == 3:
             with trainer._naming("the loss"):
                 allocate()
-        return step(trainer)
+        return advance(trainer)
 
-    monkeypatch.setattr(Trainer, "step", fails)
+    monkeypatch.setattr(Trainer, "advance", fails)
     with pytest.raises(memory.OutOfMemoryError, match="the loss in iteration 4"):
         train(capture(), config, folder, "cpu")
     assert [path.stem for path in checkpoints(folder.checkpoints)] == ["iteration_0000002"]
-    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(Trainer, "advance", advance)
     train(capture(), replace(config, memory_limit=10**9), folder, "cpu", resume=True)
     assert folder.point_cloud.exists()
 

@@ -12,12 +12,23 @@ from gart.capture import View
 from gart.errors import GartError
 from gart.evaluation.lpips import Lpips, Net, WeightsMissingError
 from gart.evaluation.protocol import LPIPS_NETS, METRICS, find_protocol, parse_metrics
-from gart.evaluation.views import Settings, is_distorted, photograph, render_image
+from gart.evaluation.views import (
+    Settings,
+    is_distorted,
+    photograph,
+    rasterized_camera,
+    render_image,
+)
 from gart.io.images import quantise
 from gart.scene import Gaussians
 
+UNDISTORTED = "undistorted, as tilegs renders pinhole images"
+
 Report = Callable[[int, int, dict[str, Any]], None]
 """Called after each image with: images done, images in all, and that image's record."""
+Pictures = Callable[[dict[str, Any], torch.Tensor, torch.Tensor, torch.Tensor | None], None]
+"""Called after each image with: its record, the rendering and the photograph, both [H, W, 3] uint8
+as they were compared, and the [H, W] bool mask of pixels that count, None when all do."""
 
 
 @torch.no_grad()
@@ -30,7 +41,9 @@ def evaluate(
     protocol: str = "3dgs",
     background: tuple[float, float, float] = (0.0, 0.0, 0.0),
     settings: Settings | None = None,
+    undistorted: bool = False,
     report: Report = lambda done, total, record: None,
+    pictures: Pictures | None = None,
 ) -> dict[str, Any]:
     """Render every view and compare it with its photograph, on the Gaussians' device.
 
@@ -42,7 +55,10 @@ def evaluate(
         protocol: "3dgs" or "nerfbaselines" (`gart.evaluation.protocol`).
         background: RGB behind the scene, and behind photographs with alpha.
         settings: the renderer's settings.
+        undistorted: also with "rt", compare pinhole images with undistorted photographs, so that
+            the numbers of both modes belong to the same photographs.
         report: called after every image.
+        pictures: called after every image with what was compared.
 
     Returns:
         What eval.json holds: `mode`, `protocol` (all its choices), `photographs` (as taken or
@@ -52,7 +68,7 @@ def evaluate(
 
     Raises:
         UsageError: an unknown mode, metric or protocol.
-        GartError: no views; tilegs with a fisheye; images too small for a metric.
+        GartError: no views; tilegs or `undistorted` with a fisheye; images too small for a metric.
     """
     rules, names = find_protocol(protocol), parse_metrics(metrics)
     if not views:
@@ -61,14 +77,18 @@ def evaluate(
     networks, unavailable = _networks(gaussians.device) if "lpips" in names else ({}, {})
     if rules.lpips_net not in networks and "lpips" in names:
         unavailable["lpips"] = unavailable[f"lpips_{rules.lpips_net}"]
+    if rules.lpips_3dgs and "lpips_vgg" in unavailable:
+        unavailable["lpips_3dgs"] = unavailable["lpips_vgg"]
+    pinhole = undistorted or mode == "tilegs"
     records: list[dict[str, Any]] = []
     for view in views:
         began = time.perf_counter()
-        image = render_image(gaussians, view.camera, mode, background, settings)
+        camera = rasterized_camera(view.camera) if undistorted else view.camera
+        image = render_image(gaussians, camera, mode, background, settings)
         if image.is_cuda:
             torch.cuda.synchronize(image.device)
         render_seconds += time.perf_counter() - began
-        photo, mask = photograph(view, mode, background)
+        photo, mask = photograph(view, "tilegs" if pinhole else mode, background)
         if photo.dtype != torch.uint8:
             # On the CPU: a GPU's reciprocal in place of a division can miss the 8-bit value.
             photo = quantise(photo, rules.rounding)
@@ -76,14 +96,16 @@ def evaluate(
             raise GartError(f"the mask of {view.name} leaves no pixel to evaluate")
         photo = photo.to(image.device)
         mask = None if mask is None else mask.to(image.device)
-        values = rules.measure(image, photo, mask, names, networks)
-        records.append({"name": view.name, **values})
+        image = quantise(image, rules.rounding)
+        records.append({"name": view.name, **rules.measure(image, photo, mask, names, networks)})
+        if pictures is not None:
+            pictures(records[-1], image, photo, mask)
         report(len(records), len(views), records[-1])
-    distorted = mode == "tilegs" and any(is_distorted(view.camera) for view in views)
+    distorted = pinhole and any(is_distorted(view.camera) for view in views)
     return {
         "mode": mode,
         "protocol": rules.describe(),
-        "photographs": "undistorted, as tilegs renders pinhole images" if distorted else "as taken",
+        "photographs": UNDISTORTED if distorted else "as taken",
         "background": list(background),
         "gaussians": len(gaussians),
         "images": len(views),

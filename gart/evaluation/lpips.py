@@ -102,8 +102,11 @@ class Lpips:
         self._scale = torch.tensor([0.458, 0.448, 0.450], device=device)
 
     @torch.no_grad()
-    def __call__(self, image: Tensor, photo: Tensor) -> float:
+    def __call__(self, image: Tensor, photo: Tensor, *, unscaled: bool = False) -> float:
         """Distance of two [H, W, 3] images in [0, 1], which are fed to the network as [-1, 1].
+
+        `unscaled` feeds them as [0, 1], which LPIPS does not mean, but the scripts of 3DGS do and,
+        with them, the tables of most papers on Gaussians.
 
         Raises:
             GartError: a side is shorter than 32 pixels.
@@ -117,6 +120,8 @@ class Lpips:
         total = torch.zeros((), dtype=torch.float64)
         # TensorFloat-32, cuDNN's default, would change the third digit.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            if not unscaled:
+                image, photo = image.float() * 2 - 1, photo.float() * 2 - 1
             layers = zip(self._features(image), self._features(photo), strict=True)
             for weight, (a, b) in zip(self._linear, layers, strict=True):
                 difference = (_normalised(a) - _normalised(b)).square()
@@ -125,7 +130,7 @@ class Lpips:
 
     def _features(self, image: Tensor) -> Iterator[Tensor]:
         backbone = BACKBONES[self.net]
-        x = ((image.float() * 2 - 1 - self._shift) / self._scale).permute(2, 0, 1)[None]
+        x = ((image.float() - self._shift) / self._scale).permute(2, 0, 1)[None]
         for i, (weight, bias) in enumerate(self._convolutions):
             if i in backbone.pooled:
                 x = max_pool2d(x, backbone.pool, 2)

@@ -29,6 +29,8 @@ class Protocol:
         rounding: how both images become 8 bits before anything is measured.
         ssim_padding: which windows SSIM takes (`gart.evaluation.metrics.ssim`).
         lpips_net: the network that `lpips` means; both networks are reported.
+        lpips_3dgs: report VGG's distance of images fed as [0, 1] too, which is what the tables of
+            3DGS and of papers that use its scripts call LPIPS.
         masked: `mean`: masked pixels are black in both images and left out of the means;
             `black`: they are black in both and counted.
     """
@@ -37,6 +39,7 @@ class Protocol:
     rounding: Rounding
     ssim_padding: Padding
     lpips_net: Net
+    lpips_3dgs: bool
     masked: Literal["mean", "black"]
 
     def describe(self) -> dict[str, Any]:
@@ -88,14 +91,17 @@ class Protocol:
             }
             values["lpips"] = by_net[self.lpips_net]
             values |= {f"lpips_{net}": value for net, value in by_net.items()}
+            if self.lpips_3dgs:
+                vgg = networks.get("vgg")
+                values["lpips_3dgs"] = None if vgg is None else vgg(image, photo, unscaled=True)
         return values
 
 
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol("3dgs", "nearest", "zero", "vgg", "mean"),
-        Protocol("nerfbaselines", "truncate", "valid", "alex", "black"),
+        Protocol("3dgs", "nearest", "zero", "vgg", True, "mean"),
+        Protocol("nerfbaselines", "truncate", "valid", "alex", False, "black"),
     )
 }
 

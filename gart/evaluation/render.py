@@ -4,21 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from gart.cameras import Camera
 from gart.errors import GartError, UsageError
+from gart.evaluation.kept import KeptFrames
 from gart.evaluation.views import Settings, render_view
 from gart.io.images import save_depth, save_png
-from gart.io.video import VideoFile
+from gart.io.video import VideoFile, is_video
+from gart.rendering import Rendering
 from gart.scene import Gaussians
 
-OUTPUTS = ("color", "opacity", "depth")
+ENDINGS = {
+    "color": (".png",),
+    "rgba": (".rgba.png",),
+    "opacity": (".opacity.png",),
+    "depth": (".depth.npy", ".depth.png"),
+    "exr": (".depth.exr",),
+}
+"""Output -> endings of its files: colour over the background; colour without it, with straight
+alpha; opacity; depth as float32 scene units and, to look at, in 16 bits; the former as OpenEXR."""
+OUTPUTS = tuple(ENDINGS)
 PHOTO_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".exr", ".heic"}
 
 Report = Callable[[int, int, str], None]
 """Called after each view with: views done, views in all, and its name."""
+
+
+class Rendered(NamedTuple):
+    """What came of it: views that were there already, and a video's format ("" for a folder)."""
+
+    kept: int
+    codec: str
 
 
 def render_views(
@@ -32,12 +52,13 @@ def render_views(
     fps: float = 30.0,
     settings: Settings | None = None,
     report: Report = lambda done, total, name: None,
-) -> None:
-    """Render named cameras to `output`: a folder, or a video when it ends in .mp4.
+) -> Rendered:
+    """Render named cameras to `output`: a folder, or a video when it ends in .mp4 or .webm.
 
-    In a folder a view `a/b.jpg` becomes `a/b.png`, and with further outputs `a/b.opacity.png`,
-    `a/b.depth.npy` (float32 scene units) and `a/b.depth.png` (to look at). Files appear whole or
-    not at all; a video appears when it is complete, and shows colour.
+    In a folder a view `a/b.jpg` becomes `a/b.png`, and further outputs have the `ENDINGS`. Files
+    appear whole or not at all. Those that are there already from the same scene, camera and
+    settings are kept (`gart.evaluation.kept`), so that an interrupted rendering goes on where it
+    stopped. A video appears when it is complete, and shows colour.
 
     Raises:
         UsageError: an unknown mode or output, or further outputs with a video.
@@ -49,31 +70,47 @@ def render_views(
     if not views:
         raise GartError(f"there is no view to render to {output}; choose another split")
     backdrop = torch.tensor(background, device=gaussians.device)
-    if output.suffix.lower() == ".mp4":
+    if is_video(output):
         if tuple(outputs) != ("color",):
             raise UsageError(f"{output}: a video shows colour only; write to a folder instead")
         with VideoFile(output, fps) as video:
             for i, (name, camera) in enumerate(views):
                 video.add(render_view(gaussians, camera, mode, settings).over(backdrop))
                 report(i + 1, len(views), name)
-        return
+        return Rendered(0, video.codec)
     stems = [_stem(name) for name, _ in views]
     if len(set(stems)) < len(stems):
         double = next(stem for stem in stems if stems.count(stem) > 1)
         raise GartError(
             f"two views would be written to {output / double}.png; rename one photograph"
         )
+    frames = KeptFrames(output, gaussians, mode, background, settings)
+    kept = 0
     for i, (name, camera) in enumerate(views):
-        rendering = render_view(gaussians, camera, mode, settings)
-        base = str(output / stems[i])
-        if "color" in outputs:
-            save_png(f"{base}.png", rendering.over(backdrop))
-        if "opacity" in outputs:
-            save_png(f"{base}.opacity.png", rendering.opacity)
-        if "depth" in outputs:
-            save_depth(f"{base}.depth.npy", rendering.depth)
-            save_depth(f"{base}.depth.png", rendering.depth)
+        digest = frames.digest(camera)
+        files = {stems[i] + end: wanted for wanted in outputs for end in ENDINGS[wanted]}
+        missing = [file for file in files if not frames.has(file, digest)]
+        if missing:
+            rendering = render_view(gaussians, camera, mode, settings)
+            for file in missing:
+                _save(output / file, files[file], rendering, backdrop)
+                frames.add(file, digest)
+        else:
+            kept += 1
         report(i + 1, len(views), name)
+    return Rendered(kept, "")
+
+
+def _save(path: Path, wanted: str, rendering: Rendering, backdrop: Tensor) -> None:
+    if wanted == "color":
+        save_png(path, rendering.over(backdrop))
+    elif wanted == "rgba":
+        straight = rendering.color / rendering.opacity.clamp_min(1e-6)[..., None]
+        save_png(path, torch.cat([straight, rendering.opacity[..., None]], -1))
+    elif wanted == "opacity":
+        save_png(path, rendering.opacity)
+    else:
+        save_depth(path, rendering.depth)
 
 
 def _stem(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gart.cameras import Camera, distort_points, has_ray, undistort_points
+from gart.cameras import Camera, has_ray
 from gart.capture import View
 from gart.errors import GartError, UsageError
 from gart.rendering import Rendering
@@ -130,9 +130,9 @@ def _undistortion(lens: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, Tensor
     """Where each undistorted pixel lies in the image, in OpenCV's pixels, and whether it does."""
     camera = Camera.of_lens(lens)
     x, y, _ = camera.undistorted().directions().unbind(-1)
-    u, v = distort_points(x, y, camera.distortion)
+    u, v = camera.distort(x, y)
     # Beyond a lens's field the polynomial folds back into the image: only a round trip tells.
-    back_x, back_y = undistort_points(u, v, camera.distortion)
+    back_x, back_y = camera.undistort(u, v)
     seen = ((back_x - x).abs() + (back_y - y).abs()) * max(camera.fx, camera.fy) < 1e-3
     columns, rows = u * camera.fx + camera.cx, v * camera.fy + camera.cy
     seen &= (columns >= 0) & (columns <= camera.width) & (rows >= 0) & (rows <= camera.height)

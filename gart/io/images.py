@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,9 @@ def quantise(image: Tensor, rounding: Rounding = "nearest") -> Tensor:
 
 
 def save_png(path: str | Path, image: Tensor, rounding: Rounding = "nearest") -> None:
-    """Write [H, W, 3] colours or an [H, W] map, float in [0, 1] or uint8, as 8-bit PNG."""
+    """Write [H, W, 3] colours, [H, W, 4] with straight alpha or an [H, W] map, float in [0, 1] or
+    uint8, as 8-bit PNG.
+    """
     if image.dtype != torch.uint8:
         image = quantise(image, rounding)
     _write(path, image.cpu().numpy())
@@ -36,14 +39,21 @@ def save_png(path: str | Path, image: Tensor, rounding: Rounding = "nearest") ->
 def save_depth(path: str | Path, depth: Tensor) -> None:
     """Write an [H, W] depth map, atomically, by the suffix.
 
-    `.npy` holds the float32 values in scene units. `.png` is for looking at: 16 bits, 65535 being
-    the image's largest depth.
+    `.npy` and `.exr` hold the float32 values in scene units. `.png` is for looking at: 16 bits,
+    65535 being the image's largest depth.
+
+    Raises:
+        GartError: `.exr` with an OpenCV that was built without it.
     """
     path = Path(path)
     depth = depth.float().cpu()
     if path.suffix == ".npy":
         with atomic(path) as temporary:
             np.save(temporary, depth.numpy())
+        return
+    if path.suffix == ".exr":
+        os.environ.setdefault("OPENCV_IO_ENABLE_OPENEXR", "1")  # off by default, since 4.5.5
+        _write(path, depth.numpy())
         return
     scale = 65535 / max(float(depth.max()), 1e-30)
     _write(path, (depth * scale).round().clamp(0, 65535).numpy().astype(np.uint16))
@@ -76,9 +86,15 @@ def read_image(path: str | Path) -> Tensor:
 
 
 def _write(path: str | Path, image: np.ndarray) -> None:
+    """By the suffix."""
     if image.ndim == 3:
-        image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(".png", image)
+        has_alpha = image.shape[2] == 4
+        image = cv2.cvtColor(image, cv2.COLOR_RGBA2BGRA if has_alpha else cv2.COLOR_RGB2BGR)
+    suffix = Path(path).suffix.lower()
+    try:
+        done, data = cv2.imencode(suffix, image)
+    except cv2.error:
+        done = False
     if not done:
-        raise GartError(f"{path}: this OpenCV cannot encode PNG")
+        raise GartError(f"{path}: this OpenCV cannot encode {suffix[1:].upper()}")
     write_bytes(path, data.tobytes())

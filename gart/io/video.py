@@ -1,4 +1,4 @@
-"""Video files: mp4 through OpenCV."""
+"""Video files: mp4 and webm."""
 
 from __future__ import annotations
 
@@ -6,36 +6,46 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 
 from gart.errors import GartError
 from gart.io.atomic import atomic
+from gart.io.encoders import Encoder, open_encoder
 from gart.io.images import quantise
 
-CODECS = ("avc1", "mp4v")
-"""Tried in order: H.264 plays everywhere, but OpenCV's wheels may lack its encoder; then MPEG-4."""
+SUFFIXES = (".mp4", ".webm")
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether `path` names a video by its suffix."""
+    return Path(path).suffix.lower() in SUFFIXES
 
 
 class VideoFile:
-    """An mp4 being written: `with VideoFile(path, fps) as video: video.add(frame)`.
+    """A video being written: `with VideoFile(path, fps) as video: video.add(frame)`.
 
     The first frame sets the size; encoders want even sides, so an odd last row or column is
     dropped. The file appears under its name when all frames are in; after an error nothing is left.
 
+    Attributes:
+        codec: name of the format, known after the first frame: H.264, MPEG-4, VP9 or VP8.
+
     Raises:
-        GartError: the suffix is not .mp4, a frame has another size, no frame came, or no encoder.
+        GartError: the suffix is not one of `SUFFIXES`, a frame has another size or is a pixel
+            small, no frame came, or no encoder.
     """
 
     def __init__(self, path: str | Path, fps: float) -> None:
         self.path, self.fps = Path(path), fps
-        self._writer: cv2.VideoWriter | None = None
+        self.codec = ""
+        self._encoder: Encoder | None = None
         self._shape: torch.Size | None = None
         self._stack = ExitStack()
-        if self.path.suffix.lower() != ".mp4":
-            raise GartError(f"{path}: videos are written as .mp4; got {self.path.suffix!r}")
+        if not is_video(path):
+            raise GartError(
+                f"{path}: videos are written as {' or '.join(SUFFIXES)}; got {self.path.suffix!r}"
+            )
         if not fps > 0:
             raise GartError(f"{path}: fps is {fps}; expected a positive number")
 
@@ -47,18 +57,19 @@ class VideoFile:
         """Append a frame: [H, W, 3], float in [0, 1] or uint8."""
         if frame.dtype != torch.uint8:
             frame = quantise(frame)
-        if self._shape is None:
+        height, width = (side // 2 * 2 for side in frame.shape[:2])
+        if self._encoder is None:
             self._shape = frame.shape
-            self._writer = self._open(frame.shape[1] // 2 * 2, frame.shape[0] // 2 * 2)
+            self._encoder = self._open(width, height)
+            self.codec = self._encoder.codec
         if frame.shape != self._shape:
+            assert self._shape is not None
             raise GartError(
                 f"{self.path}: a frame is {frame.shape[1]} x {frame.shape[0]}, the first one is "
                 f"{self._shape[1]} x {self._shape[0]}; frames of a video have one size: "
                 "write to a folder instead"
             )
-        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2].cpu().numpy()
-        assert self._writer is not None
-        self._writer.write(np.ascontiguousarray(even[..., ::-1]))
+        self._encoder.write(frame[:height, :width].cpu().numpy())
 
     def __exit__(
         self,
@@ -66,27 +77,18 @@ class VideoFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
-            self._writer.release()
+        if self._encoder is not None:
+            self._encoder.close()
         elif kind is None:
             error = GartError(f"{self.path}: no frame was written")
             self._stack.__exit__(GartError, error, None)
             raise error
         self._stack.__exit__(kind, error, traceback)
 
-    def _open(self, width: int, height: int) -> cv2.VideoWriter:
-        level = cv2.getLogLevel()
-        cv2.setLogLevel(0)  # a codec may be missing
+    def _open(self, width: int, height: int) -> Encoder:
+        if not (width and height):
+            raise GartError(f"{self.path}: frames of one pixel's height or width make no video")
         try:
-            for codec in CODECS:
-                fourcc = cv2.VideoWriter.fourcc(*codec)
-                size = (width, height)
-                writer = cv2.VideoWriter(str(self._temporary), fourcc, self.fps, size)
-                if writer.isOpened():
-                    return writer
-        finally:
-            cv2.setLogLevel(level)
-        raise GartError(
-            f"{self.path}: OpenCV opens no mp4 encoder ({', '.join(CODECS)}) for "
-            f"{width} x {height} frames at {self.fps:g} a second; write to a folder instead"
-        )
+            return open_encoder(self._temporary, self.path.suffix.lower(), width, height, self.fps)
+        except GartError as error:
+            raise GartError(f"{self.path}: {error}") from error

@@ -19,6 +19,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def there(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the trained run, as the working folder."""
+    monkeypatch.chdir(trained)
+    return trained
+
+
+@pytest.fixture
 def gart(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run one command line: exit code, standard output, standard error."""
 

@@ -9,18 +9,10 @@ import yaml
 
 from gart.cli.progress import TrainingProgress
 from gart.cli.runs import Source
-from gart.datasets import load
-from gart.io import load_ply, read_image, save_trajectory
+from gart.io import load_ply
 from gart.training import Progress
 
 TINY = ("--iterations", "6", "--budget", "300", "--downscale", "4", "--device", "cpu")
-
-
-@pytest.fixture
-def there(trained, monkeypatch):
-    """The folder of the trained run, as the working folder."""
-    monkeypatch.chdir(trained)
-    return trained
 
 
 def test_train_makes_a_run_folder(trained):
@@ -97,65 +89,6 @@ def test_interrupted_run_says_how_to_continue_and_does(gart, tmp_path, monkeypat
     config = yaml.safe_load((tmp_path / "my run/config.yaml").read_text())
     assert config["dataset"]["downscale"] == 4
     assert len(load_ply("my run/point_cloud.ply")) > 0
-
-
-def test_render_writes_the_held_out_views(gart, there):
-    capture = load("demo", downscale=4)
-    code, out, _ = gart("render")
-    folder = there / "runs/demo/renders/test_rt"
-    assert code == 0
-    assert out.endswith(f"saved {len(capture.test)} views to runs/demo/renders/test_rt\n")
-    assert {p.stem for p in folder.iterdir()} == {v.name.rsplit(".", 1)[0] for v in capture.test}
-    for path in folder.iterdir():
-        assert read_image(path).shape == capture.test[0].image.shape
-
-
-def test_render_splits(gart, there, tmp_path):
-    capture = load("demo", downscale=4)
-    sizes = {"test": len(capture.test), "train": len(capture.train)}
-    sizes["all"] = sizes["test"] + sizes["train"]
-    for split, size in sizes.items():
-        folder = tmp_path / split
-        assert gart("render", "demo", "--split", split, "--output", str(folder))[0] == 0
-        assert len(list(folder.iterdir())) == size
-
-
-def test_render_a_trajectory_from_a_splat_file(gart, there, tmp_path):
-    cameras = [view.camera.undistorted() for view in load("demo", downscale=4).train[:2]]
-    save_trajectory(tmp_path / "path.json", cameras, fps=5)
-    splats, path = "runs/demo/point_cloud.ply", str(tmp_path / "path.json")
-    for mode in ("rt", "tilegs"):
-        folder = tmp_path / mode
-        line = ["render", splats, "--trajectory", path, "--mode", mode, "--output", str(folder)]
-        assert gart(*line)[0] == 0
-        assert sorted(p.name for p in folder.iterdir()) == ["00000.png", "00001.png"]
-    video = tmp_path / "flight.mp4"
-    assert gart("render", splats, "--trajectory", path, "--output", str(video))[0] == 0
-    assert video.read_bytes()[4:8] == b"ftyp"
-
-
-def test_eval_prints_and_writes_what_it_measured(gart, there, tmp_path):
-    for mode, protocol in (("rt", "3dgs"), ("tilegs", "nerfbaselines")):
-        file = tmp_path / f"{mode}.json"
-        line = ["eval", "demo", "--mode", mode, "--protocol", protocol, "--metrics", "psnr,ssim"]
-        code, out, _ = gart(*line, "--json", str(file))
-        result = json.loads(file.read_text())
-        assert code == 0
-        assert result == json.loads((there / "runs/demo/eval.json").read_text())
-        assert (result["mode"], result["protocol"]["name"]) == (mode, protocol)
-        assert set(result["mean"]) == {"psnr", "ssim"}
-        assert f"\npsnr       {result['mean']['psnr']:.2f} dB\n" in out
-        assert f"\nssim       {result['mean']['ssim']:.4f}\n" in out
-
-
-def test_eval_says_why_a_metric_is_missing(gart, there, monkeypatch):
-    def evaluate(*args, **keywords):
-        return {"images": 1, "mean": {"lpips": None}, "unavailable": {"lpips": "no weights"}}
-
-    monkeypatch.setattr("gart.evaluation.evaluate", evaluate)
-    code, out, _ = gart("eval", "demo")
-    assert code == 0
-    assert "\nlpips      not measured: no weights\n" in out
 
 
 def test_profile_sets_the_backward_modes_side_by_side(gart, there, tmp_path):

@@ -49,8 +49,9 @@ def test_options_are_those_of_the_design(gart):
     options = {
         "train": "--out --config --set --iterations --budget --backward --downscale --device "
         "--seed --resume --overwrite",
-        "render": "--mode --split --trajectory --output",
-        "eval": "--mode --metrics --protocol --json",
+        "render": "--mode --split --trajectory --frames --fps --width --height --fov --outputs "
+        "--output",
+        "eval": "--mode --metrics --protocol --json --table --report",
         "profile": "--iterations --backward --mode --json",
         "doctor": "--json",
     }

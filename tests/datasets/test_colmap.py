@@ -93,10 +93,49 @@ def test_a_lens_without_distortion_is_a_pinhole(colmap):
     assert load(str(folder)).train[0].camera.model == "pinhole"
 
 
-def test_full_opencv_is_refused(colmap):
-    params = (30.0, 31.0, 16.0, 12.0, *[0.01] * 8)
-    folder = colmap(lens="FULL_OPENCV", params=params).write()
-    with pytest.raises(GartError, match=r"sparse/0 has a camera of model FULL_OPENCV.*undistort"):
+@pytest.mark.parametrize("binary", [False, True])
+def test_names_with_spaces_and_beyond_ascii(colmap, binary):
+    names = ["a b  c.png", "Straße 1.png", "写真.png", "trailing .png"]
+    folder = colmap(names=names, count=4).write(binary=binary)
+    assert sorted(by_name(load(str(folder)))) == sorted(names)
+
+
+def test_a_name_in_another_unicode_form(colmap):
+    name = "caf\u00e9.png"  # as COLMAP on Linux wrote it; the disk has e and an accent
+    folder = colmap(names=[name, "b.png"], count=2).write()
+    (folder / "images" / name).rename(folder / "images" / "cafe\u0301.png")
+    assert name in by_name(load(str(folder)))
+
+
+@pytest.mark.parametrize("model", ["DIVISION", "SOMETHING"])
+def test_a_camera_model_that_gart_lacks_is_refused_by_name(colmap, model):
+    folder = colmap(count=2).write()
+    (folder / "sparse/0/cameras.txt").write_text(f"7 {model} 32 24 30 31 16 12 0.1\n")
+    with pytest.raises(GartError, match=rf"sparse/0 has a camera of model {model}.*undistort"):
+        load(str(folder))
+
+
+def test_cameras_that_no_image_uses_do_not_matter(colmap):
+    folder = colmap(count=2).write()
+    with (folder / "sparse/0/cameras.txt").open("a") as file:
+        file.write("8 EUCM 32 24 30 31 16 12 0.5 1\n")
+    assert len(load(str(folder)).train) == 1
+
+
+def test_parameters_that_do_not_fit_the_model(colmap):
+    folder = colmap(count=2).write()
+    (folder / "sparse/0/cameras.txt").write_text("7 RADIAL 32 24 30 16 12 0.1\n")
+    with pytest.raises(
+        GartError, match=r"bad camera for IMG_00\d.png: RADIAL has the parameters f"
+    ):
+        load(str(folder))
+
+
+def test_a_photograph_posed_twice(colmap):
+    folder = colmap(count=3).write()
+    images = folder / "sparse/0/images.txt"
+    images.write_text(images.read_text().replace("IMG_001", "IMG_002"))
+    with pytest.raises(GartError, match=r"poses photographs twice: IMG_002\.png; keep one"):
         load(str(folder))
 
 
@@ -194,8 +233,19 @@ def test_another_aspect_ratio_is_refused(colmap):
         ("cameras.bin", b"\1" + b"\0" * 7 + b"\1\0\0\0" + b"\x63\0\0\0" + b"\0" * 16),
         ("images.bin", b"\2" + b"\0" * 7),
         ("images.bin", b"\0" * 8),
+        ("points3D.bin", b"\2" + b"\0" * 60),
+        ("points3D.bin", b"\xff" * 80),
+        ("cameras.bin", b"\0" * 8),
     ],
-    ids=["cameras cut", "unknown lens", "images cut", "no images"],
+    ids=[
+        "cameras_cut",
+        "unknown_lens",
+        "images_cut",
+        "no_images",
+        "points_cut",
+        "many_points",
+        "no_camera",
+    ],
 )
 def test_damaged_models(colmap, file, content):
     folder = colmap(count=2).write(binary=True)
@@ -207,7 +257,9 @@ def test_damaged_models(colmap, file, content):
 def test_an_incomplete_model(colmap):
     folder = colmap().write()
     (folder / "sparse/0/images.txt").unlink()
-    with pytest.raises(GartError, match=r"not a complete COLMAP capture: Missing .*images"):
+    with pytest.raises(
+        GartError, match=r"not a complete COLMAP capture: .* neither images.bin nor images.txt"
+    ):
         load(str(folder))
 
 

@@ -5,7 +5,8 @@ import pytest
 from captures import look_at_origin, random_image, save_image
 
 from gart.datasets import load
-from gart.datasets.posed import make_camera
+from gart.datasets.convert import _lens
+from gart.datasets.posed import make_camera, make_lens
 from gart.errors import GartError
 
 
@@ -67,8 +68,13 @@ def test_a_damaged_nb_info(tmp_path, text, message):
     ],
 )
 def test_distortion_orders(model, given, gart_model, distortion):
-    camera = make_camera(np.eye(3, 4), (30, 31, 16, 12), (32, 24), model, given)
-    assert (camera.model, camera.distortion) == (gart_model, distortion)
+    assert _lens(model, given) == (gart_model, distortion)
+
+
+def test_coefficients_that_a_model_lacks_are_refused():
+    assert make_lens("opencv", {"k1": 0.1, "k5": 0.0}) == ("opencv", (0.1, 0, 0, 0))
+    with pytest.raises(GartError, match=r"its lens has k4 = 0\.1, which the .* OPENCV lacks"):
+        make_lens("opencv", {"k1": 0.1, "k4": 0.1})
 
 
 def test_a_mirrored_pose_is_refused():

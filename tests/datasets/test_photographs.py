@@ -1,3 +1,4 @@
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -89,18 +90,65 @@ def test_a_broken_photograph_is_named(colmap):
         load(str(folder))
 
 
-def test_sixteen_bits_are_refused(colmap):
-    folder = colmap(count=2).write()
-    deep = np.zeros((24, 32), np.uint16)
-    Image.fromarray(deep).save(folder / "images/IMG_001.png")
-    with pytest.raises(GartError, match=r"IMG_001.png has pixels of mode I;16; convert it to 8"):
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sixteen_bits_become_eight(colmap, suffix, channels):
+    scene = colmap(names=["0.png", f"1.{suffix}"], count=2)
+    folder = scene.write()
+    shape = (24, 32, channels)
+    deep = np.random.default_rng(0).integers(0, 65536, shape, dtype=np.uint16)
+    cv2.imwrite(str(folder / f"images/1.{suffix}"), deep[..., ::-1])
+    image = load(str(folder)).train[0].image.numpy()
+    np.testing.assert_array_equal(image, np.broadcast_to(deep >> 8, (24, 32, 3)))
+
+
+def test_float_images_are_refused_by_name(colmap):
+    scene = colmap(names=["0.png", "1.tif"], count=2)
+    folder = scene.write()
+    Image.fromarray(np.zeros((24, 32), np.float32)).save(folder / "images/1.tif")
+    with pytest.raises(GartError, match=r"1\.tif has pixels of mode F; convert it to 8 or 16 bits"):
         load(str(folder))
 
 
-def test_exif_rotation_is_ignored(colmap):
-    scene = colmap(names=["0.jpg", "1.jpg"], count=2)
+def test_cmyk_becomes_rgb(colmap):
+    scene = colmap(names=["0.png", "1.jpg"], count=2)
     folder = scene.write()
+    flat = Image.new("CMYK", (32, 24), (0, 255, 255, 0))  # red
+    flat.save(folder / "images/1.jpg", quality=100)
+    image = load(str(folder)).train[0].image.numpy().astype(int)
+    np.testing.assert_allclose(image, np.broadcast_to((255, 0, 0), image.shape), atol=3)
+
+
+def save_turned(path, image):
     exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees
-    Image.fromarray(scene.pixels["1.jpg"]).save(folder / "images/1.jpg", exif=exif)
-    assert tuple(load(str(folder)).train[0].image.shape) == (24, 32, 3)
+    exif[0x0112] = 6  # shown after a clockwise quarter turn
+    Image.fromarray(image).save(path, exif=exif)
+
+
+def test_exif_rotation_is_ignored_as_colmap_ignores_it(colmap):
+    scene = colmap(names=["0.png", "1.png"], count=2)
+    folder = scene.write()
+    save_turned(folder / "images/1.png", scene.pixels["1.png"])
+    image = load(str(folder)).train[0].image.numpy()
+    np.testing.assert_array_equal(image, scene.pixels["1.png"])
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_exif_rotation_is_applied_where_only_then_the_camera_fits(colmap, suffix):
+    scene = colmap(names=["0.png", f"1.{suffix}"], count=2)
+    folder = scene.write()
+    upright = scene.pixels[scene.names[1]]
+    save_turned(folder / "images" / scene.names[1], np.ascontiguousarray(np.rot90(upright)))
+    image = load(str(folder)).train[0].image.numpy()
+    np.testing.assert_array_equal(image, upright)
+
+
+def test_photographs_of_mixed_sizes_scale_their_cameras(colmap):
+    scene = colmap(count=3)
+    folder = scene.write()
+    for name, size in (("IMG_001.png", (64, 48)), ("IMG_002.png", (16, 12))):
+        Image.new("RGB", size).save(folder / "images" / name)
+    capture = load(str(folder))
+    found = [(v.camera.width, v.camera.height, v.camera.fx) for v in capture.train]
+    assert found == [(64, 48, 60.0), (16, 12, 15.0)]
+    assert capture.metadata["rescaled"] == 2

@@ -29,8 +29,8 @@ def missing(*absent):
                 raise WeightsMissingError(f"no {net} weights")
             self.value = {"alex": 0.25, "vgg": 0.5}[net]
 
-        def __call__(self, image, photo):
-            return self.value
+        def __call__(self, image, photo, *, unscaled=False):
+            return self.value / 5 if unscaled else self.value
 
     return Network
 
@@ -74,10 +74,11 @@ def test_lpips_means_the_protocols_network(gaussians, camera, rendered, monkeypa
     monkeypatch.setattr(evaluate_module, "Lpips", missing())
     views = [red_view("a", camera, 0)]
     three = evaluate(gaussians, views, metrics="lpips")
-    assert three["mean"] == {"lpips": 0.5, "lpips_alex": 0.25, "lpips_vgg": 0.5}
+    alike = {"lpips_alex": 0.25, "lpips_vgg": 0.5}
+    assert three["mean"] == {"lpips": 0.5, **alike, "lpips_3dgs": 0.1}
     assert three["lpips_weights"] == {"alex": "weights.pth", "vgg": "weights.pth"}
     other = evaluate(gaussians, views, metrics="lpips", protocol="nerfbaselines")
-    assert other["mean"] == {"lpips": 0.25, "lpips_alex": 0.25, "lpips_vgg": 0.5}
+    assert other["mean"] == {"lpips": 0.25, **alike}
     assert three["unavailable"] == other["unavailable"] == {}
 
 
@@ -88,12 +89,13 @@ def test_absent_lpips_is_null_with_the_reason(gaussians, camera, rendered, monke
     assert result["mean"]["lpips"] is result["mean"]["lpips_vgg"] is None
     assert result["mean"]["lpips_alex"] == 0.25
     assert result["per_image"][0]["lpips"] is None
-    assert result["unavailable"] == {"lpips": "no vgg weights", "lpips_vgg": "no vgg weights"}
+    missing_ones = ("lpips", "lpips_vgg", "lpips_3dgs")
+    assert result["unavailable"] == dict.fromkeys(missing_ones, "no vgg weights")
     other = evaluate(gaussians, views, protocol="nerfbaselines")
     assert other["mean"]["lpips"] == 0.25
     assert set(other["unavailable"]) == {"lpips_vgg"}
     monkeypatch.setattr(evaluate_module, "Lpips", missing("vgg", "alex"))
-    assert set(evaluate(gaussians, views)["unavailable"]) == {"lpips", "lpips_alex", "lpips_vgg"}
+    assert set(evaluate(gaussians, views)["unavailable"]) == {*missing_ones, "lpips_alex"}
     assert evaluate(gaussians, views, metrics="psnr")["unavailable"] == {}
 
 
@@ -119,6 +121,34 @@ def test_tilegs_says_that_photographs_were_undistorted(gaussians, camera, render
     assert (
         evaluate(gaussians, [red_view("a", camera, 64)], mode="tilegs")["photographs"] == "as taken"
     )
+
+
+def test_both_modes_on_the_same_photographs(gaussians, camera, rendered):
+    distorted = replace(camera, model="opencv", distortion=(-0.1,))
+    views = [red_view("a", distorted, 64 + 51)]
+    views[0].image[:, 30:] = 0  # so that undistortion changes the photograph
+    options = {"metrics": "psnr", "undistorted": True}
+    rt, tilegs = (evaluate(gaussians, views, mode=mode, **options) for mode in ("rt", "tilegs"))
+    assert rt["mean"] == tilegs["mean"]
+    assert rt["photographs"] == tilegs["photographs"]
+    assert rt["photographs"].startswith("undistorted")
+    assert [camera.model for _, camera in rendered] == ["pinhole", "pinhole"]
+    assert evaluate(gaussians, views, metrics="psnr")["mean"] != rt["mean"]
+    fisheye = replace(camera, model="opencv_fisheye", distortion=())
+    with pytest.raises(GartError, match=r"tilegs renders pinhole images"):
+        evaluate(gaussians, [red_view("a", fisheye, 0)], **options)
+
+
+def test_pictures_are_what_was_compared(gaussians, camera, rendered):
+    view = red_view("a", camera, 70)
+    view.mask = torch.ones(40, 50, dtype=torch.bool)
+    seen = []
+    evaluate(gaussians, [view], metrics="psnr", pictures=lambda *picture: seen.append(picture))
+    ((record, image, photo, mask),) = seen
+    assert record["name"] == "a"
+    assert (image.dtype, image[0, 0].tolist()) == (torch.uint8, [64, 0, 0])
+    assert torch.equal(photo, view.image)
+    assert mask.all()
 
 
 def test_wrong_calls(gaussians, camera, rendered):

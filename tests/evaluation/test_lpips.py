@@ -32,6 +32,15 @@ def test_values_of_the_original(net, value):
     assert network(torch.from_numpy(a), torch.from_numpy(a)) == 0
 
 
+def test_unscaled_is_how_3dgs_feeds_its_images():
+    a, b = torch.rand(2, 40, 48, 3, generator=torch.Generator().manual_seed(3))
+    network = Lpips("vgg")
+    # [0, 1] taken for [-1, 1] is what [0.5, 1] is when scaled.
+    expected = network(a / 2 + 0.5, b / 2 + 0.5)
+    assert network(a, b, unscaled=True) == pytest.approx(expected, rel=1e-5)
+    assert network(a, b) != pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize("net", ["alex", "vgg"])
 def test_torchvision_files_give_the_same(net, no_weights, tmp_path, monkeypatch):
     backbone = BACKBONES[net]

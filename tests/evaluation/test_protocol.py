@@ -4,8 +4,12 @@ import pytest
 import torch
 from nerfbaselines.utils import image_to_srgb
 
+from gart.cameras import Camera
+from gart.capture import View
 from gart.errors import UsageError
 from gart.evaluation.protocol import find_protocol, parse_metrics
+from gart.evaluation.views import photograph
+from gart.io.images import quantise
 
 
 def test_roundings_differ_as_named():
@@ -36,6 +40,19 @@ def test_nerfbaselines_protocol_is_nerfbaselines(masked):
     )
     assert ours["psnr"] == pytest.approx(float(nerfbaselines.metrics.psnr(*theirs)), abs=1e-5)
     assert ours["ssim"] == pytest.approx(float(nerfbaselines.metrics.ssim(*theirs)), abs=1e-6)
+
+
+def test_photographs_with_alpha_are_blended_as_nerfbaselines_does():
+    levels = torch.arange(256, dtype=torch.uint8)
+    image = torch.stack([*torch.meshgrid(levels, levels, indexing="ij")] * 2, -1)
+    background = np.array([255, 51, 0], np.uint8)
+    theirs = image_to_srgb(image.numpy(), np.uint8, background_color=background)
+    view = View("a", Camera(torch.eye(3, 4), 9.0, 9.0, 128.0, 128.0, 256, 256), image)
+    ours, _ = photograph(view, "rt", tuple((background / 255).tolist()))
+    # Sums that fall on a whole level may round to either side of it.
+    steps = (quantise(ours, "truncate").int() - torch.from_numpy(theirs).int()).abs()
+    assert steps.max() <= 1
+    assert (steps > 0).float().mean() < 0.002
 
 
 def test_3dgs_protocol_leaves_masked_pixels_out_of_the_means():

@@ -8,10 +8,13 @@ import gart.evaluation.render as render_module
 from gart.errors import GartError, UsageError
 from gart.evaluation import render_views
 from gart.io.images import read_image
+from gart.tracing import TraceSettings
 
 
 def files(folder):
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    """All files but the record of them."""
+    found = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return sorted(name for name in found if name != "frames.jsonl")
 
 
 def test_folder(gaussians, camera, rendered, tmp_path):
@@ -38,6 +41,23 @@ def test_opacity_and_depth(gaussians, camera, rendered, tmp_path):
     assert read_image(tmp_path / "a.opacity.png")[0, 0].tolist() == [128] * 3
 
 
+def test_alpha_is_straight_and_without_background(gaussians, camera, rendered, tmp_path):
+    # Rendered: a quarter of red at half opacity is half of red.
+    render_views(
+        gaussians, [("a", camera)], tmp_path, outputs=("rgba",), background=(1.0, 1.0, 1.0)
+    )
+    assert read_image(tmp_path / "a.rgba.png")[3, 4].tolist() == [128, 0, 0, 128]
+
+
+def test_exr_holds_the_depth(gaussians, camera, rendered, tmp_path):
+    try:
+        render_views(gaussians, [("a", camera)], tmp_path, outputs=("exr",))
+    except GartError as error:
+        pytest.skip(str(error))
+    depth = cv2.imread(str(tmp_path / "a.depth.exr"), cv2.IMREAD_UNCHANGED)
+    assert (depth == 3).all()
+
+
 def test_video(gaussians, camera, rendered, tmp_path):
     render_views(gaussians, [("0", camera)] * 5, tmp_path / "v.mp4", fps=10)
     capture = cv2.VideoCapture(str(tmp_path / "v.mp4"))
@@ -53,7 +73,7 @@ def test_what_cannot_be_rendered(gaussians, camera, rendered, tmp_path):
         render_views(gaussians, views, tmp_path)
     with pytest.raises(GartError, match=r"no view to render"):
         render_views(gaussians, [], tmp_path)
-    with pytest.raises(UsageError, match=r"output is 'normal'; expected some of color, opacity"):
+    with pytest.raises(UsageError, match=r"output is 'normal'; expected some of color, rgba"):
         render_views(gaussians, views, tmp_path, outputs=("normal",))
     with pytest.raises(UsageError, match=r"a video shows colour only"):
         render_views(gaussians, views, tmp_path / "v.mp4", outputs=("depth",))
@@ -75,6 +95,48 @@ def test_interrupted_rendering_keeps_whole_files(
     monkeypatch.setattr(render_module, "render_view", fail)
     for output in (tmp_path, tmp_path / "v.mp4"):
         with pytest.raises(KeyboardInterrupt):
-            render_views(gaussians, [("a", camera)], output)
+            render_views(gaussians, [("a", camera), ("b", camera)], output)
     assert files(tmp_path) == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == before
+
+
+def test_files_that_are_there_are_kept(gaussians, camera, rendered, tmp_path):
+    views = [(str(i), replace(camera, cx=20.0 + i)) for i in range(3)]
+    assert render_views(gaussians, views[:2], tmp_path).kept == 0
+    # As when a crash cut the record's last line off, and someone deleted a file.
+    with (tmp_path / "frames.jsonl").open("a") as record:
+        record.write('{"file": "2.p')
+    (tmp_path / "1.png").unlink()
+    rendered.clear()
+    assert render_views(gaussians, views, tmp_path).kept == 1
+    assert [camera.cx for _, camera in rendered] == [21, 22]
+    assert files(tmp_path) == ["0.png", "1.png", "2.png"]
+    rendered.clear()
+    assert render_views(gaussians, views, tmp_path).kept == 3
+    assert rendered == []
+    # A further output needs the rendering, and leaves the first as it is.
+    before = (tmp_path / "0.png").stat().st_mtime_ns
+    assert render_views(gaussians, views, tmp_path, outputs=("color", "opacity")).kept == 0
+    assert len(rendered) == 3
+    assert (tmp_path / "0.png").stat().st_mtime_ns == before
+
+
+def test_whatever_changes_the_image_is_rendered_again(gaussians, camera, rendered, tmp_path):
+    def kept(scene=gaussians, view=camera, **options):
+        return render_views(scene, [("a", view)], tmp_path, **options).kept
+
+    assert (kept(), kept()) == (0, 1)
+    turned = camera.c2w.clone()
+    turned[0, 3] = 0.1
+    changed = gaussians.map(lambda t: t.clone())
+    changed.means[1, 2] = 4
+    for options in (
+        {"mode": "tilegs"},
+        {"background": (1.0, 0.0, 0.0)},
+        {"settings": TraceSettings(sh="center")},
+        {"view": replace(camera, c2w=turned)},
+        {"view": replace(camera, fy=43.0)},
+        {"scene": changed},
+    ):
+        assert (kept(**options), kept(**options)) == (0, 1), options
+        assert (kept(), kept()) == (0, 1)

@@ -25,6 +25,9 @@ def test_png_round_trip_keeps_channel_order(tmp_path):
     assert torch.equal(read_image(tmp_path / "ü" / "a.png"), image)
     save_png(tmp_path / "b.png", image.float() / 255)
     assert torch.equal(read_image(tmp_path / "b.png"), image)
+    rgba = torch.randint(0, 256, (5, 7, 4), dtype=torch.uint8)
+    save_png(tmp_path / "rgba.png", rgba)
+    assert torch.equal(read_image(tmp_path / "rgba.png"), rgba)
     red = torch.zeros(2, 2, 3)
     red[..., 0] = 1
     save_png(tmp_path / "red.png", red)
@@ -51,6 +54,26 @@ def test_depth_files(tmp_path):
     assert stored.tolist() == [[0, 6554], [16384, 65535]]
     save_depth(tmp_path / "empty.png", torch.zeros(2, 2))
     assert cv2.imread(str(tmp_path / "empty.png"), cv2.IMREAD_UNCHANGED).max() == 0
+
+
+def test_exr_depth_is_exact(tmp_path):
+    depth = torch.tensor([[0.0, 1.0, 1e-7], [2.5, 12345.678, 1 / 3]])
+    try:
+        save_depth(tmp_path / "d.exr", depth)
+    except GartError as error:
+        pytest.skip(str(error))
+    stored = cv2.imread(str(tmp_path / "d.exr"), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(stored, depth.numpy())
+
+
+def test_formats_that_opencv_lacks_are_named(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise cv2.error("OpenEXR codec is disabled")
+
+    monkeypatch.setattr(cv2, "imencode", refuse)
+    with pytest.raises(GartError, match=r"d.exr: this OpenCV cannot encode EXR"):
+        save_depth(tmp_path / "d.exr", torch.zeros(2, 2))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unreadable_images(tmp_path):

@@ -1,9 +1,12 @@
+import sys
+from types import ModuleType
+
 import cv2
 import numpy as np
 import pytest
 import torch
 
-import gart.io.video
+import gart.io.encoders
 from gart.errors import GartError
 from gart.io.video import VideoFile
 
@@ -17,15 +20,23 @@ def read_frames(path):
     return frames, fps
 
 
-def test_video_reads_back(tmp_path):
+@pytest.fixture(autouse=True)
+def opencv_only(monkeypatch):
+    """As where imageio-ffmpeg is not installed."""
+    monkeypatch.setattr(gart.io.encoders, "FFMPEG", "no_such_package")
+
+
+@pytest.mark.parametrize(("name", "codecs"), [("v.mp4", "H.264 MPEG-4"), ("v.webm", "VP9 VP8")])
+def test_video_reads_back(tmp_path, name, codecs):
     levels = [0.1, 0.5, 0.9]
-    with VideoFile(tmp_path / "new" / "v.mp4", fps=25) as video:
+    with VideoFile(tmp_path / "new" / name, fps=25) as video:
         for level in levels:
             frame = torch.zeros(49, 65, 3)
             frame[..., 0] = level
             video.add(frame)
-        assert not (tmp_path / "new" / "v.mp4").exists()  # not before it is whole
-    frames, fps = read_frames(tmp_path / "new" / "v.mp4")
+        assert not (tmp_path / "new" / name).exists()  # not before it is whole
+    assert video.codec in codecs.split()
+    frames, fps = read_frames(tmp_path / "new" / name)
     assert len(frames) == 3
     assert fps == 25
     for frame, level in zip(frames, levels, strict=True):
@@ -50,19 +61,63 @@ def test_failures_leave_no_file(tmp_path):
 
 
 def test_wrong_arguments(tmp_path):
-    with pytest.raises(GartError, match=r"written as .mp4; got '.avi'"):
+    with pytest.raises(GartError, match=r"written as .mp4 or .webm; got '.avi'"):
         VideoFile(tmp_path / "v.avi", 30)
     with pytest.raises(GartError, match=r"fps is 0; expected"):
         VideoFile(tmp_path / "v.mp4", 0)
 
 
 def test_no_encoder(tmp_path, monkeypatch):
-    monkeypatch.setattr(gart.io.video, "CODECS", ("none",))
-    with pytest.raises(GartError, match=r"opens no mp4 encoder \(none\) for 16 x 16"):
+    monkeypatch.setitem(gart.io.encoders.OPENCV_CODECS, ".mp4", {"none": "None"})
+    message = r"v.mp4: no .mp4 encoder for 16 x 16 frames at 30 a second: OpenCV has none of none; "
+    with pytest.raises(GartError, match=message + "pip install imageio-ffmpeg"):
         write(tmp_path / "v.mp4", torch.zeros(16, 16, 3))
+    with pytest.raises(GartError, match=r"frames of one pixel's height or width"):
+        write(tmp_path / "v.mp4", torch.zeros(16, 1, 3))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_trying_codecs_is_quiet(tmp_path, capfd):
-    write(tmp_path / "v.mp4", torch.zeros(16, 16, 3))
+@pytest.mark.parametrize("name", ["v.mp4", "v.webm"])
+def test_trying_codecs_is_quiet(tmp_path, capfd, name):
+    write(tmp_path / name, torch.zeros(16, 16, 3))
     assert capfd.readouterr() == ("", "")
+
+
+def test_ffmpeg_is_preferred_where_it_is_installed(tmp_path, monkeypatch):
+    calls = []
+
+    def write_frames(path, size, **options):
+        calls.append((size, options["codec"], options["fps"]))
+        with open(path, "wb") as file:
+            while True:
+                try:
+                    frame = yield
+                except GeneratorExit:
+                    return
+                file.write(frame.tobytes())
+
+    package = ModuleType("imageio_ffmpeg")
+    package.write_frames = write_frames
+    package.__spec__ = sys.__spec__
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", package)
+    monkeypatch.setattr(gart.io.encoders, "FFMPEG", "imageio_ffmpeg")
+    frame = torch.randint(0, 256, (17, 20, 3), dtype=torch.uint8)
+    for name, encoder in (("v.mp4", "libx264"), ("v.webm", "libvpx-vp9")):
+        write(tmp_path / name, frame, frame)
+        assert (tmp_path / name).read_bytes() == 2 * frame[:16].numpy().tobytes()
+        assert calls.pop() == ((20, 16), encoder, 30)
+
+
+def test_ffmpeg_that_does_not_start_leaves_opencv(tmp_path, monkeypatch):
+    package = ModuleType("imageio_ffmpeg")
+    package.__spec__ = sys.__spec__
+
+    def write_frames(*arguments, **options):
+        raise RuntimeError("No ffmpeg exe could be found")
+        yield
+
+    package.write_frames = write_frames
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", package)
+    monkeypatch.setattr(gart.io.encoders, "FFMPEG", "imageio_ffmpeg")
+    write(tmp_path / "v.mp4", torch.zeros(16, 16, 3))
+    assert len(read_frames(tmp_path / "v.mp4")[0]) == 1

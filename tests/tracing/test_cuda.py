@@ -71,13 +71,18 @@ def test_empty_scene():
     assert scene.means.grad is not None
 
 
-@pytest.mark.parametrize("model", ["opencv", "full_opencv", "opencv_fisheye"])
+DISTORTIONS = {
+    "opencv": (-0.1, 0.03, 1e-3, -2e-3),
+    "full_opencv": (0.1, -0.03, 1e-3, 2e-3, 0.01, 0.05, 0.01, 0.001),
+    "opencv_fisheye": (0.03, -0.01, 0.004, -0.001),
+    "fov": (0.9,),
+    "thin_prism_fisheye": (0.04, -0.01, 0.003, -0.002, 0.004, -0.001, 0.005, -0.004),
+}
+
+
+@pytest.mark.parametrize("model", DISTORTIONS)
 def test_lenses(model):
-    distortion = {
-        "opencv": (-0.1, 0.03, 1e-3, -2e-3),
-        "full_opencv": (0.1, -0.03, 1e-3, 2e-3, 0.01, 0.05, 0.01, 0.001),
-        "opencv_fisheye": (0.03, -0.01, 0.004, -0.001),
-    }[model]
+    distortion = DISTORTIONS[model]
     view = Camera(torch.eye(3, 4), 40, 41, 49.3, 38.8, 101, 75, model, distortion)
     scene = random_gaussians(2000, low=(-3, -3, -3), high=(3, 3, 3))
     images = [trace(scene.to(device), view) for device in ("cpu", "cuda")]
