@@ -250,14 +250,14 @@ class Training:
         # The scene, Adam's two moments, the 3D filter's sizes.
         resident = 3 * t.scene + FLOAT * t.gaussians + self.photographs
         resident += 0 if t.on_gpu else RUNTIME
-        # The filtered scene and what its backward pass needs (gart/training/filter3d.py).
-        smoothed = 70 * t.gaussians
+        # Log scales and logits of the filtered scene (gart/training/filter3d.py).
+        smoothed = 16 * t.gaussians
         return {
             "forward pass": resident + smoothed + t.forward(strips, keep_hits=strips == 1),
             "loss": resident + smoothed + t.kept(strips) + LOSS * t.pixels,
-            "backward pass": resident + smoothed + 60 * t.pixels + t.backward_pass(strips),
-            # Gradients, and the scene before and after; the noise's rotations and products.
-            "densification": resident + 2 * t.scene + 150 * t.gaussians,
+            "backward pass": resident + smoothed + LOSS_KEPT * t.pixels + t.backward_pass(strips),
+            # Gradients; the sums by which 5 % copies share opacity, then the scene that grew.
+            "densification": resident + t.scene + max(t.scene, 100 * t.gaussians),
             # On the CPU; from a GPU, it is written by way of RAM.
             "checkpoint": resident + (0 if t.on_gpu else 3 * t.scene + FLOAT * t.gaussians),
         }
@@ -285,9 +285,9 @@ class Training:
         return low // 10**digits * 10**digits
 
 
-LOSS = 340
-"""Bytes a pixel of the loss with SSIM: both images, five maps of each channel, their blurs and
-partial derivatives (gart/training/loss.py); measured."""
+LOSS, LOSS_KEPT = 64, 28
+"""Bytes a pixel of the loss: SSIM's derivatives 36, gradients 16, and depth with what its gradient
+would need 12; those but the derivatives stay for the backward pass (csrc/*/training)."""
 RUNTIME = 70_000_000
 """What PyTorch's libraries take once they have worked, on the CPU; measured."""
 

@@ -143,7 +143,7 @@ def test_fewest_strips():
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_more_of_anything_needs_more(on_gpu):
-    base = Training(Tracing(2_000_000, 16, 640, 480, on_gpu=on_gpu))
+    base = Training(Tracing(2_000_000, 16, 1280, 960, on_gpu=on_gpu))
     for change in (
         {"gaussians": 3_000_000},
         {"width": 4000, "height": 3000},

@@ -36,6 +36,10 @@ template <>
 constexpr DLDataType dtype_of<int64_t>() {
   return {kDLInt, 64, 1};
 }
+template <>
+constexpr DLDataType dtype_of<uint8_t>() {
+  return {kDLUInt, 8, 1};
+}
 
 inline std::string shape_text(const int64_t* shape, int ndim) {
   std::string text = "[";
@@ -54,7 +58,10 @@ const T* checked(const TensorView& t, const char* name, std::initializer_list<in
   if (got.code != want.code || got.bits != want.bits || got.lanes != 1) {
     TVM_FFI_THROW(ValueError) << name << " has dtype code " << int(got.code) << " with "
                               << int(got.bits) << " bits; expected "
-                              << (want.code == kDLFloat ? "float" : "int") << int(want.bits);
+                              << (want.code == kDLFloat  ? "float"
+                                  : want.code == kDLUInt ? "uint"
+                                                         : "int")
+                              << int(want.bits);
   }
   if (t.device().device_type != device_type) {
     TVM_FFI_THROW(ValueError) << name << " is on device type " << int(t.device().device_type)

@@ -38,7 +38,7 @@ GART_HD Vec3<float> camera_center(const float* v) {
 
 // From a world-to-camera matrix [4, 4], its centre, and intrinsics [3, 3].
 GART_HD PinholeView<float> pinhole_view(const float* v, Vec3<float> center, const float* k,
-                                               int width, int height) {
+                                        int width, int height) {
   return {{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}},
           {v[3], v[7], v[11]},
           center,

@@ -13,7 +13,7 @@ import yaml
 
 from gart.errors import UsageError
 from gart.memory import parse_size
-from gart.tracing import BACKWARD_MODES, LT_LAYOUTS, SH_MODES
+from gart.tracing import BACKWARD_MODES, LT_LAYOUTS, SH_MODES, TRACERS
 
 PRESETS = Path(__file__).with_name("presets")
 
@@ -56,6 +56,9 @@ class TrainConfig:
     )
     lt_layout: str = _setting(
         "hits", "what it gathers them from; aabb is the papers' buffer", choices=LT_LAYOUTS
+    )
+    tracer: str = _setting(
+        "tiles", "how rays find their hits: lists by tile, or a tree", choices=TRACERS
     )
     sh: str = _setting(
         "ray",

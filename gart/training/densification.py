@@ -1,7 +1,8 @@
-"""3DGS-MCMC densification (Kheradmand et al. 2024): relocation, growth and exploration noise.
+"""3DGS-MCMC densification (Kheradmand et al. 2024): relocation and growth.
 
 Gaussians are samples of a distribution. Dead ones move onto live ones, new ones are copies of live
-ones, and copies that coincide take an opacity and scale that leave the rendering as it was.
+ones, and copies that coincide take an opacity and scale that leave the rendering as it was. The
+exploration noise is part of the optimiser's step (gart/training/optimizer.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from gart.training.optimizer import Adam
 
 MAX_COPIES = 51
 """Most Gaussians that share one place (as the paper's code): beyond, opacities fall below 1/255."""
-GATE_CENTER, GATE_SLOPE = 0.005, 100.0
-"""Noise is for transparent Gaussians: its factor is sigmoid(-slope (opacity - center))."""
 OPACITY_RANGE = (0.005, 1 - 1e-6)
 """What copies' opacities are clamped to, so that a copy is not born dead."""
 
@@ -80,31 +79,6 @@ def grow(
     optimizer.forget(sources)
     optimizer.append(count)
     return gaussians.map(lambda t: torch.cat([t, t[sources]]))
-
-
-@torch.no_grad()
-def add_noise(gaussians: Gaussians, amount: float, generator: torch.Generator) -> None:
-    """Move the means in place by `amount` times Sigma times normal noise, gated by transparency.
-
-    Sigma is the covariance, so that noise follows the shape; opaque Gaussians stay (equation 8).
-    """
-    noise = torch.randn(gaussians.means.shape, generator=generator, device=gaussians.device)
-    gate = torch.sigmoid(-GATE_SLOPE * (gaussians.opacity_logits.sigmoid() - GATE_CENTER))
-    rotation = rotations(gaussians.quats)
-    local = torch.einsum("nij,ni->nj", rotation, noise) * torch.exp(2 * gaussians.log_scales)
-    shift = torch.einsum("nij,nj->ni", rotation, local)
-    gaussians.means.addcmul_(shift, gate[:, None], value=amount)
-
-
-def rotations(quats: Tensor) -> Tensor:
-    """Rotation matrices [N, 3, 3] of quaternions [N, 4] (w, x, y, z), normalised here."""
-    w, x, y, z = F.normalize(quats, dim=-1).unbind(-1)
-    rows = [
-        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    ]
-    return torch.stack(rows, -1).unflatten(-1, (3, 3))
 
 
 def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

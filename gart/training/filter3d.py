@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from gart.cameras import Camera
+from gart.native import library
 from gart.scene import Gaussians
 
 BORDER = 0.15
@@ -36,14 +36,16 @@ class SamplingFilter:
         self, cameras: Iterable[Camera], nearest: float, device: torch.device | str
     ) -> None:
         self.nearest = nearest
-        bounds: dict[tuple[object, ...], tuple[float, ...]] = {}
-        self._views = []
+        bounds: dict[tuple[object, ...], list[float]] = {}
+        rows = []
         for camera in cameras:
             if camera.lens not in bounds:
                 bounds[camera.lens] = _bounds(camera)
             pixel = 1 / max(camera.fx, camera.fy)
-            viewmat = camera.viewmat.to(device)
-            self._views.append((viewmat, camera.is_planar, pixel, bounds[camera.lens]))
+            more = torch.tensor([*bounds[camera.lens], pixel, float(camera.is_planar), 0.0, 0.0])
+            rows.append(torch.cat([camera.viewmat[:3].flatten(), more]))
+        # As csrc/common/sampling_interval.h has them.
+        self._samplers = torch.stack(rows).to(device)
 
     @torch.no_grad()
     def intervals(self, means: Tensor) -> Tensor:
@@ -52,51 +54,75 @@ class SamplingFilter:
         Depth over focal length of the camera that sees it finest (distance over focal length for
         fisheye lenses). A place that no camera sees takes the largest interval of those seen, or 0.
         """
-        finest = means.new_full((len(means),), torch.inf)
-        for viewmat, planar, pixel, bounds in self._views:
-            x, y, z = (means @ viewmat[:3, :3].T + viewmat[:3, 3]).unbind(-1)
-            if planar:
-                left, right, top, bottom = bounds
-                depth = z
-                seen = (x >= left * z) & (x <= right * z) & (y >= top * z) & (y <= bottom * z)
-            else:
-                depth = torch.sqrt(x * x + y * y + z * z)
-                seen = z >= bounds[0] * depth
-            seen &= depth > self.nearest
-            finest = torch.where(seen, torch.minimum(finest, depth * pixel), finest)
+        finest = library(means.device).sampling_intervals(
+            means.contiguous(), self._samplers, self.nearest, torch.get_num_threads()
+        )
         coarsest = torch.where(finest.isinf(), 0, finest).amax() if len(means) else 0
         return torch.where(finest.isinf(), coarsest, finest)
 
 
+@torch.no_grad()
 def smooth(gaussians: Gaussians, sizes: Tensor) -> Gaussians:
     """Widen the Gaussians by `sizes` ([N], standard deviations of the filter in scene units).
 
-    s' = sqrt(s^2 + f^2) on each axis, opacity' = opacity sqrt(det Sigma / det Sigma').
-    Differentiable in the Gaussians; a size of 0 changes nothing.
+    s' = sqrt(s^2 + f^2) on each axis, opacity' = opacity sqrt(det Sigma / det Sigma'); a size of 0
+    changes nothing. Means, quaternions and harmonics are those of the argument. Not differentiable:
+    `smooth_backward` has the gradients.
     """
-    # softplus(2 (log f - log s)) = log(1 + f^2 / s^2), for any ratio without overflow
-    widened = F.softplus(2 * (sizes.log()[:, None] - gaussians.log_scales)) / 2
-    log_k = -widened.sum(-1)
-    # logit(k sigmoid(l)) = log k - log(exp(-l) + 1 - k)
-    rest = torch.exp(-gaussians.opacity_logits.clamp_min(-80)) - torch.expm1(log_k)
-    return replace(
-        gaussians,
-        log_scales=gaussians.log_scales + widened,
-        opacity_logits=log_k - rest.log(),
+    log_scales, opacity_logits = library(gaussians.device).smooth(
+        gaussians.log_scales, gaussians.opacity_logits, sizes, torch.get_num_threads()
+    )
+    return replace(gaussians, log_scales=log_scales, opacity_logits=opacity_logits)
+
+
+@torch.no_grad()
+def smooth_backward(
+    gaussians: Gaussians,
+    sizes: Tensor,
+    grads: Gaussians,
+    fault: Tensor,
+    iteration: int,
+    *,
+    opacity_reg: float = 0.0,
+    scale_reg: float = 0.0,
+) -> None:
+    """Turn gradients by the smoothed scene into those by `gaussians`, in place.
+
+    Added are those of the regularisation, `opacity_reg` times the mean opacity and `scale_reg`
+    times the mean scale of the scene without the filter (3DGS-MCMC).
+
+    Args:
+        gaussians, sizes: what `smooth` was given.
+        grads: shaped as the scene but for harmonics, of which it may have fewer.
+        fault: [2] int32, `Journal.fault`: names the tensors whose gradients are not finite.
+        iteration: under way, from 1.
+        opacity_reg, scale_reg: weights.
+    """
+    count = max(len(gaussians), 1)
+    library(gaussians.device).smooth_backward(
+        gaussians.log_scales,
+        gaussians.opacity_logits,
+        sizes,
+        list(grads.tensors().values()),
+        opacity_reg / count,
+        scale_reg / (3 * count),
+        fault,
+        iteration,
+        torch.get_num_threads(),
     )
 
 
-def _bounds(camera: Camera) -> tuple[float, ...]:
-    """Bounds of x/z and y/z for the image with its border, or the cosine of a fisheye's edge."""
+def _bounds(camera: Camera) -> list[float]:
+    """Four bounds of x/z and y/z for the image with its border, or a fisheye's edge's cosine."""
     directions = camera.directions()
     if not camera.is_planar:
         cosines = directions[..., 2]
-        return (float(cosines[~cosines.isnan()].min()),)
-    slopes = []
+        return [float(cosines[~cosines.isnan()].min()), 0.0, 0.0, 0.0]
+    slopes: list[float] = []
     for axis in (0, 1):
         values = directions[..., axis]
         values = values[~values.isnan()]
         low, high = float(values.min()), float(values.max())
         border = BORDER * (high - low)
         slopes += [low - border, high + border]
-    return tuple(slopes)
+    return slopes

@@ -1,87 +1,60 @@
-"""The photometric loss: (1 - w) L1 + w (1 - SSIM), with SSIM's gradient worked out by hand."""
+"""The photometric loss (1 - w) L1 + w (1 - SSIM) with its gradients, in one native call."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-_C1, _C2 = 0.01**2, 0.03**2
-"""SSIM's stabilisers for values in [0, 1] (Wang et al. 2004)."""
+from gart.native import library
+from gart.rendering import Rendering
+from gart.training.journal import Journal
+from gart.training.photographs import Photograph
 
 
 def photometric_loss(
-    image: Tensor, target: Tensor, ssim_weight: float, mask: Tensor | None = None
-) -> Tensor:
-    """Scalar loss of `image` against `target`, as 3DGS (equation 7).
+    rendering: Rendering,
+    photograph: Photograph,
+    background: Tensor,
+    ssim_weight: float,
+    journal: Journal,
+    iteration: int,
+    *,
+    through_opacity: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the loss of `rendering` over `background`, as 3DGS (equation 7).
+
+    SSIM has an 11 x 11 Gaussian window (sigma 1.5), zero padded. A photograph with alpha is put
+    over the background too. The loss and the mean squared error of what is seen (clamped to
+    [0, 1]) go into the journal's line of `iteration`, means over the values that count; a loss that
+    is not finite is its fault.
 
     Args:
-        image: [H, W, 3] float32 rendering.
-        target: [H, W, 3] float32 in [0, 1] (`as_float` of a photograph).
+        rendering: [H, W] float32.
+        photograph: pixels outside its mask neither count nor receive a gradient.
+        background: [3] float32.
         ssim_weight: weight w of 1 - SSIM.
-        mask: [H, W] bool; false pixels neither count nor receive a gradient.
+        journal: of the training run, on the rendering's device.
+        iteration: from 1.
+        through_opacity: false over a black background, through which opacity has no gradient.
+
+    Returns:
+        Gradients by color [H, W, 3] and by opacity [H, W], None without `through_opacity`.
+
+    Raises:
+        ValueError: a tensor of the wrong shape, dtype or device, named.
     """
-    if mask is not None:
-        image = torch.where(mask[..., None], image, target)
-    l1 = (image - target).abs()
-    terms = l1
-    if ssim_weight > 0:
-        terms = (1 - ssim_weight) * l1 + ssim_weight * (1 - ssim_map(image, target))
-    if mask is None:
-        return terms.mean()
-    # A masked pixel adds nothing to L1; its SSIM is left out, that of its neighbours is not.
-    return (terms * mask[..., None]).sum() / (3 * mask.sum()).clamp_min(1)
-
-
-def as_float(photograph: Tensor, background: Tensor) -> Tensor:
-    """[H, W, 3] float32 of a uint8 photograph; one with alpha is put over `background` ([3])."""
-    values = photograph.to(torch.float32) / 255
-    if photograph.shape[-1] == 3:
-        return values
-    alpha = values[..., 3:]
-    return values[..., :3] * alpha + (1 - alpha) * background
-
-
-def ssim_map(image: Tensor, target: Tensor) -> Tensor:
-    """[H, W, 3] structural similarity with an 11 x 11 Gaussian window (sigma 1.5), zero padded.
-
-    Differentiable in `image` [H, W, 3]; `target` [H, W, 3] is taken as constant.
-    """
-    result: Tensor = _Ssim.apply(image, target)
-    return result
-
-
-class _Ssim(torch.autograd.Function):
-    """SSIM from five blurred maps; backward blurs three."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, image: Tensor, target: Tensor) -> Tensor:
-        x, y = image.detach().permute(2, 0, 1), target.detach().permute(2, 0, 1)
-        mx, my, xx, yy, xy = blur(torch.cat([x, y, x * x, y * y, x * y])).chunk(5)
-        # ssim = (a b) / (c d)
-        a, b = 2 * mx * my + _C1, 2 * (xy - mx * my) + _C2
-        c, d = mx * mx + my * my + _C1, (xx - mx * mx) + (yy - my * my) + _C2
-        inverse = 1 / (c * d)
-        ssim = a * b * inverse
-        # Partial derivatives by mx, xx and xy, the maps that depend on the image.
-        d_mx = 2 * (my * (b - a) * inverse + mx * ssim * (1 / d - 1 / c))
-        ctx.save_for_backward(x, y, d_mx, -ssim / d, 2 * a * inverse)
-        return ssim.permute(1, 2, 0)
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
-        x, y, d_mx, d_xx, d_xy = ctx.saved_tensors  # type: ignore[attr-defined]
-        g = grad.permute(2, 0, 1)
-        # The window is symmetric, so the blur is its own adjoint.
-        g_mx, g_xx, g_xy = blur(torch.cat([g * d_mx, g * d_xx, g * d_xy])).chunk(3)
-        return (g_mx + 2 * x * g_xx + y * g_xy).permute(1, 2, 0), None
-
-
-def blur(maps: Tensor) -> Tensor:
-    """[C, H, W] maps under SSIM's Gaussian window, zero padded, as two one-dimensional passes."""
-    x = torch.arange(-5, 6, device=maps.device, dtype=maps.dtype)
-    window = torch.exp(-x * x / (2 * 1.5**2))
-    window = (window / window.sum()).expand(len(maps), 1, 1, 11)
-    # Depthwise on one image: ten times faster on a CPU than the maps as a batch.
-    rows = F.conv2d(maps[None], window, padding=(0, 5), groups=len(maps))
-    return F.conv2d(rows, window.transpose(2, 3), padding=(5, 0), groups=len(maps))[0]
+    by_color, by_opacity = library(rendering.color.device).photometric_loss(
+        rendering.color.detach().contiguous(),
+        rendering.opacity.detach().contiguous(),
+        background,
+        photograph.image,
+        photograph.mask,
+        photograph.counted,
+        ssim_weight,
+        through_opacity,
+        journal.line(),
+        journal.fault,
+        iteration,
+        torch.get_num_threads(),
+    )
+    return by_color, by_opacity if through_opacity else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
 import torch
@@ -32,7 +33,8 @@ class Progress:
 
     Attributes:
         iteration, iterations: done and in all.
-        loss, psnr: means over the last `RECENT` iterations; psnr in dB, of training views.
+        loss, psnr: means over the last `RECENT` iterations whose numbers have come in, NaN before
+            any has; psnr in dB, of training views.
         gaussians: their number.
         speed: iterations a second since the start or the resume.
         seconds_left: estimate at that speed.
@@ -88,12 +90,14 @@ def _train(
         folder.write_config(config.as_dict(), dataset, trainer.device)
 
     def save() -> None:
+        metrics.collect(wait=True)
         save_checkpoint(folder.checkpoints, trainer.state(), config.checkpoint_keep)
 
     try:
         folder.rewind_metrics(trainer.iteration)
+        metrics = _Metrics(trainer, folder)
         with _held_interrupts() as interrupts:
-            for progress in _iterate(trainer, folder):
+            for progress in _iterate(trainer, metrics):
                 try:
                     report(progress)
                     if interrupts:
@@ -112,32 +116,59 @@ def _train(
         ) from error
 
 
-def _iterate(trainer: Trainer, folder: RunFolder) -> Iterator[Progress]:
+class _Metrics:
+    """The numbers of iterations as they come in: recent means, and lines of metrics.jsonl."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder) -> None:
+        self._trainer, self._folder = trainer, folder
+        self._losses: deque[float] = deque(maxlen=RECENT)
+        self._psnrs: deque[float] = deque(maxlen=RECENT)
+        logged = folder.read_metrics()
+        self._earlier = float(logged[-1].get("seconds") or 0.0) if logged else 0.0
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since this part of the run began."""
+        return time.perf_counter() - self._start
+
+    def means(self) -> tuple[float, float]:
+        """Of loss and PSNR; NaN before the first have come in."""
+        return _mean(self._losses), _mean(self._psnrs)
+
+    def collect(self, wait: bool = False) -> None:
+        """Take in what has come; with `wait`, all that is to come."""
+        config = self._trainer.config
+        for values in self._trainer.measured(wait):
+            self._losses.append(values.loss)
+            self._psnrs.append(values.psnr)
+            if values.iteration % config.log_every == 0 or values.iteration == config.iterations:
+                record = {**asdict(values), "seconds": self._earlier + self.seconds}
+                self._folder.append_metrics(record)
+
+
+def _iterate(trainer: Trainer, metrics: _Metrics) -> Iterator[Progress]:
     """Train to the end, logging; yields after every iteration."""
     config, first = trainer.config, trainer.iteration
-    logged = folder.read_metrics()
-    earlier = float(logged[-1].get("seconds") or 0.0) if logged else 0.0
-    losses: deque[float] = deque(maxlen=RECENT)
-    psnrs: deque[float] = deque(maxlen=RECENT)
-    start = time.perf_counter()
     while trainer.iteration < config.iterations:
-        values = trainer.step()
-        losses.append(values["loss"])
-        psnrs.append(values["psnr"])
-        seconds = time.perf_counter() - start
-        if trainer.iteration % config.log_every == 0 or trainer.iteration == config.iterations:
-            record = {"iteration": trainer.iteration, **values, "seconds": earlier + seconds}
-            folder.append_metrics(record)
-        speed = (trainer.iteration - first) / seconds
+        trainer.advance()
+        metrics.collect()
+        loss, psnr = metrics.means()
+        speed = (trainer.iteration - first) / metrics.seconds
         yield Progress(
             iteration=trainer.iteration,
             iterations=config.iterations,
-            loss=fmean(losses),
-            psnr=fmean(psnrs),
+            loss=loss,
+            psnr=psnr,
             gaussians=len(trainer.gaussians),
             speed=speed,
             seconds_left=(config.iterations - trainer.iteration) / speed,
         )
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return fmean(values) if values else math.nan
 
 
 def _stop(number: int) -> BaseException:

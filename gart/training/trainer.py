@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gart.cameras import has_ray
-from gart.capture import Capture, View
+from gart.capture import Capture
 from gart.errors import GartError, UsageError
 from gart.memory import allocating
 from gart.scene import Gaussians
@@ -19,11 +18,13 @@ from gart.stages import stage
 from gart.tracing import TraceSettings, trace
 from gart.training.checkpoint import State
 from gart.training.config import TrainConfig
-from gart.training.densification import add_noise, grow, relocate
-from gart.training.filter3d import NEAREST, SamplingFilter, smooth
+from gart.training.densification import grow, relocate
+from gart.training.filter3d import NEAREST, SamplingFilter, smooth, smooth_backward
 from gart.training.initialization import initial_gaussians, scene_extent
-from gart.training.loss import as_float, photometric_loss
-from gart.training.optimizer import Adam, learning_rates
+from gart.training.journal import FaultError, Journal, Measured
+from gart.training.loss import photometric_loss
+from gart.training.optimizer import Adam, Noise, learning_rates
+from gart.training.photographs import Photograph
 from gart.training.plan import training_size
 from gart.training.schedule import Schedule
 
@@ -59,12 +60,15 @@ class Trainer:
         self._generator = torch.Generator(self.device).manual_seed(config.seed + 1)
 
         self.gaussians = initial_gaussians(capture, config, self._host_generator).to(self.device)
-        self._optimizer = Adam(self.gaussians, learning_rates(config, self.gaussians))
+        self._optimizer = Adam(self.gaussians, learning_rates(config))
+        self._journal = self._new_journal()
         with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
-            self._views = [_on_device(view, self.device) for view in capture.train]
+            self._views = [Photograph.of(view, self.device) for view in capture.train]
         self._background = torch.tensor(
             BACKGROUNDS.get(config.background, capture.background), device=self.device
         )
+        # Over black no gradient goes through opacity.
+        self._through_opacity = config.background == "random" or bool(self._background.any())
         limit = None
         if config.memory_limit:
             limit = training_size(capture, config, device).for_tracing(config.memory_limit)
@@ -74,6 +78,7 @@ class Trainer:
             backward=config.backward,
             lt_layout=config.lt_layout,
             memory_limit=limit,
+            tracer=config.tracer,
         )
         cameras = [view.camera for view in capture.train]
         self.extent = scene_extent(cameras)
@@ -84,51 +89,103 @@ class Trainer:
     def step(self, densify: bool = False) -> dict[str, float]:
         """Run one iteration; returns `loss`, `psnr` (of the training view, in dB) and `gaussians`.
 
-        `densify` ends it with a densification whatever the schedule says.
+        `densify` ends it with a densification whatever the schedule says. On a GPU this waits for
+        the iteration's end, which `advance` does not.
 
         Raises:
             GartError: the loss or a gradient is not finite. The scene is as before the step.
             OutOfMemoryError: what the step needs does not fit.
         """
+        self.advance(densify)
+        last = self.measured(wait=True)[-1]
+        return {"loss": last.loss, "psnr": last.psnr, "gaussians": float(last.gaussians)}
+
+    def advance(self, densify: bool = False) -> None:
+        """Run one iteration without waiting for its numbers: see `measured`.
+
+        Raises:
+            GartError: as `step`, of this iteration or, on a GPU, an earlier one. The scene is as
+                before the iteration that it names.
+            OutOfMemoryError: as `step`.
+        """
         iteration = self.iteration + 1
         view = self._views[self._next_view()]
+        scene, journal = self.gaussians, self._journal
         background = self._background
         if self.config.background == "random":
             background = torch.rand(3, generator=self._generator, device=self.device)
 
-        leaves = self.gaussians.map(lambda t: t.detach().requires_grad_())
-        coefficients = (self.schedule.active_sh_degree(iteration) + 1) ** 2
-        active = replace(leaves, sh=leaves.sh[:, :coefficients])
         with self._naming(f"the forward pass of view {view.name}"):
-            image = trace(smooth(active, self._sizes), view.camera, self._settings).over(background)
+            leaves = self._traced_scene(iteration)
+            image = trace(leaves, view.camera, self._settings)
         with stage("loss"), self._naming(f"the loss of view {view.name}"):
-            target = as_float(view.image, background)
-            loss = photometric_loss(image, target, self.config.ssim_weight, view.mask)
-            total = loss + self._regularization(leaves)
-            error = _squared_error(image.detach(), target, view.mask)
-        tensors = leaves.tensors()
+            by_color, by_opacity = photometric_loss(
+                image,
+                view,
+                background,
+                self.config.ssim_weight,
+                journal,
+                iteration,
+                through_opacity=self._through_opacity,
+            )
         with self._naming(f"the backward pass of view {view.name}"):
-            gradients = torch.autograd.grad(total, list(tensors.values()))
-        grads = dict(zip(tensors, gradients, strict=True))
-        loss_value, mse = self._checked(iteration, view, loss.detach(), error, grads)
+            outputs, by_outputs = [image.color], [by_color]
+            if by_opacity is not None:
+                outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
+            inputs = list(leaves.tensors().values())
+            grads = Gaussians(*torch.autograd.grad(outputs, inputs, by_outputs))
+            del image, leaves, inputs, outputs, by_outputs, by_color, by_opacity
 
         with stage("optimiser"), self._naming("Adam"):
+            smooth_backward(
+                scene,
+                self._sizes,
+                grads,
+                journal.fault,
+                iteration,
+                opacity_reg=self.config.opacity_reg,
+                scale_reg=self.config.scale_reg / self._unit,
+            )
             means_lr = self.schedule.means_lr(iteration) * self.extent
             self._optimizer.lr["means"] = means_lr
-            self._optimizer.step(self.gaussians, grads)
+            amount = self.config.noise * means_lr / self._unit**2
+            noise = Noise(amount, self.config.seed, iteration)
+            self._optimizer.step(scene, grads, journal.fault, noise)
+        densifies = densify or self.schedule.densifies(iteration)
+        target = len(scene)
+        if densifies:
+            target = self.schedule.target(target, self.config.budget)
+        journal.close(iteration, view.name, target)
+        self._read(wait=densifies)  # a scene with a fault stays as it is
         with stage("densify"), self._naming("densification"):
-            self._densify(iteration, means_lr, densify or self.schedule.densifies(iteration))
+            if densifies:
+                relocate(scene, self._optimizer, self.config.dead_opacity, self._generator)
+                self.gaussians = grow(scene, self._optimizer, target - len(scene), self._generator)
+            if densifies or iteration % self.config.filter_every == 0:
+                self._sizes = self._filter_sizes()
         self.iteration = iteration
-        psnr = -10 * math.log10(max(mse, 1e-10))
-        return {"loss": loss_value, "psnr": psnr, "gaussians": float(len(self.gaussians))}
+
+    def measured(self, wait: bool = False) -> list[Measured]:
+        """Numbers of iterations that have come in since the last call, in order; with `wait`, of
+        all that were run. On a GPU they come `log_every` at a time.
+
+        Raises:
+            GartError: as `advance`.
+        """
+        self._read(wait)
+        return self._journal.measured()
 
     def export(self) -> Gaussians:
         """The scene with the 3D filter folded in: what files hold and renderers take."""
-        with torch.no_grad():
-            return smooth(self.gaussians, self._sizes)
+        return smooth(self.gaussians, self._sizes)
 
     def state(self) -> State:
-        """All that `load_state` needs for a run that goes on exactly."""
+        """All that `load_state` needs for a run that goes on exactly.
+
+        Raises:
+            GartError: as `advance`.
+        """
+        self._read(wait=True)
         optimizer = self._optimizer
         tensors = {
             **self.gaussians.tensors(),
@@ -177,6 +234,7 @@ class Trainer:
         self._host_generator.set_state(state.tensors["host_generator"])
         self._order = list(state.values["view_order"])  # type: ignore[call-overload]
         self.iteration = int(state.values["iteration"])  # type: ignore[call-overload]
+        self._journal = self._new_journal()
 
     def _naming(self, what: str) -> AbstractContextManager[None]:
         """Says what ran out of memory in the iteration under way, should it."""
@@ -193,43 +251,28 @@ class Trainer:
             self._order = order.tolist()
         return self._order.pop()
 
-    def _regularization(self, leaves: Gaussians) -> Tensor:
-        """3DGS-MCMC's pull towards fewer and smaller Gaussians, which frees some to be moved."""
-        opacity = leaves.opacity_logits.sigmoid().mean()
-        scale = leaves.log_scales.exp().mean() / self._unit
-        return self.config.opacity_reg * opacity + self.config.scale_reg * scale
+    def _traced_scene(self, iteration: int) -> Gaussians:
+        """The scene with the 3D filter and the active harmonics, to take gradients by."""
+        coefficients = (self.schedule.active_sh_degree(iteration) + 1) ** 2
+        smoothed = smooth(self.gaussians, self._sizes)
+        active = replace(smoothed, sh=smoothed.sh[:, :coefficients].contiguous())
+        return active.map(lambda t: t.detach().requires_grad_())
 
-    def _densify(self, iteration: int, means_lr: float, densifies: bool) -> None:
-        config = self.config
-        if densifies:
-            relocate(self.gaussians, self._optimizer, config.dead_opacity, self._generator)
-            target = self.schedule.target(len(self.gaussians), config.budget)
-            added = target - len(self.gaussians)
-            self.gaussians = grow(self.gaussians, self._optimizer, added, self._generator)
-        add_noise(self.gaussians, config.noise * means_lr / self._unit**2, self._generator)
-        if densifies or iteration % config.filter_every == 0:
-            self._sizes = self._filter_sizes()
+    def _new_journal(self) -> Journal:
+        return Journal(self.device, self.config.log_every if self.device.type == "cuda" else 1)
+
+    def _read(self, wait: bool) -> None:
+        try:
+            self._journal.read(wait)
+        except FaultError as fault:
+            # The optimiser has done nothing since.
+            self.iteration = self._optimizer.steps = fault.iteration - 1
+            self._journal = self._new_journal()
+            raise
 
     def _filter_sizes(self) -> Tensor:
         intervals = self._filter.intervals(self.gaussians.means)
         return intervals * math.sqrt(self.config.filter_variance)
-
-    def _checked(
-        self, iteration: int, view: View, loss: Tensor, error: Tensor, grads: dict[str, Tensor]
-    ) -> tuple[float, float]:
-        """Loss and squared error as numbers; one copy to the host brings them and the checks."""
-        finite = torch.stack([grad.isfinite().all() for grad in grads.values()])
-        loss_value, mse, *flags = torch.cat([torch.stack([loss, error]), finite]).tolist()
-        bad = [f"the gradient of {name}" for name, ok in zip(grads, flags, strict=True) if not ok]
-        if not math.isfinite(loss_value):
-            bad = ["the loss", *bad]
-        if bad:
-            raise GartError(
-                f"{' and '.join(bad)} became NaN or infinite in iteration {iteration} "
-                f"(view {view.name}); earlier checkpoints are intact: lower the learning rates "
-                "(--set lr_means=... or lr_scales=...) or check that photograph and its camera"
-            )
-        return loss_value, mse
 
     def _photographs(self) -> list[int]:
         """Number and size in pixels of the training photographs."""
@@ -255,20 +298,3 @@ class Trainer:
                 f"now there are {now[0]} of {now[1]}; give the same scene and --downscale, or "
                 "train anew with --overwrite"
             )
-
-
-def _on_device(view: View, device: torch.device) -> View:
-    """The view on `device`, pixels that the lens has no ray for masked out."""
-    mask, seen = view.mask, has_ray(view.camera.lens)
-    if not seen.all():
-        mask = seen if mask is None else seen & mask
-    return replace(
-        view, image=view.image.to(device), mask=None if mask is None else mask.to(device)
-    )
-
-
-def _squared_error(image: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    squares = (image.clamp(0, 1) - target).square()
-    if mask is None:
-        return squares.mean()
-    return (squares * mask[..., None]).sum() / (3 * mask.sum()).clamp_min(1)

@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import training_oracle
 
 from gart.cameras import Camera
-from gart.training.filter3d import SamplingFilter, smooth
+from gart.scene import Gaussians
+from gart.training.filter3d import SamplingFilter, smooth, smooth_backward
 
 
 def forward_camera(z: float, f: float, model: str = "pinhole") -> Camera:
@@ -56,8 +58,8 @@ def test_no_filter_changes_nothing(make_gaussians):
 
 
 def test_scale_and_opacity_follow_the_formula(make_gaussians):
-    scene = make_gaussians(20).map(lambda t: t.double())
-    sizes = torch.rand(20, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    scene = make_gaussians(20)
+    sizes = torch.rand(20, generator=torch.Generator().manual_seed(3))
     result = smooth(scene, sizes)
     variance = scene.log_scales.exp() ** 2
     wider = variance + sizes[:, None] ** 2
@@ -77,6 +79,19 @@ def test_a_needle_becomes_the_filter_with_its_opacity_spread(make_gaussians):
     assert result.opacity_logits.sigmoid() < 1e-20
 
 
+def test_the_oracle_has_the_same_filter(make_gaussians):
+    scene = make_gaussians(50)
+    scene.log_scales[:] *= 3
+    scene.opacity_logits[:] *= 5
+    sizes = torch.rand(50, generator=torch.Generator().manual_seed(3))
+    expected = training_oracle.smooth(scene.map(lambda t: t.double()), sizes.double())
+    result = smooth(scene, sizes)
+    for name in ("log_scales", "opacity_logits"):
+        torch.testing.assert_close(
+            getattr(result, name).double(), getattr(expected, name), rtol=1e-5, atol=1e-6
+        )
+
+
 @pytest.mark.parametrize("logit", [-70.0, 90.0, float("inf")])
 def test_extreme_opacities(make_gaussians, logit):
     scene = replace(make_gaussians(1), opacity_logits=torch.tensor([logit]))
@@ -86,13 +101,65 @@ def test_extreme_opacities(make_gaussians, logit):
     assert widened.opacity_logits < logit
 
 
-def test_gradients(make_gaussians):
-    scene = make_gaussians(4).map(lambda t: t.double())
-    sizes = torch.tensor([0.0, 0.01, 0.2, 3.0], dtype=torch.float64)
+def backward(scene: Gaussians, sizes: torch.Tensor, grads: Gaussians, **weights: float):
+    """Gradients by the scene, and the fault."""
+    grads, fault = grads.map(torch.clone), torch.zeros(2, dtype=torch.int32)
+    smooth_backward(scene, sizes, grads, fault, 9, **weights)
+    return grads, fault.tolist()
 
-    def run(log_scales, logits):
-        result = smooth(replace(scene, log_scales=log_scales, opacity_logits=logits), sizes)
-        return result.log_scales, result.opacity_logits
 
-    inputs = (scene.log_scales.requires_grad_(), scene.opacity_logits.requires_grad_())
-    assert torch.autograd.gradcheck(run, inputs)
+@pytest.mark.parametrize("weights", [{}, {"opacity_reg": 0.3, "scale_reg": 0.7}])
+def test_gradients(make_gaussians, weights):
+    scene, grads = make_gaussians(200), make_gaussians(200, seed=4)
+    sizes = torch.rand(200, generator=torch.Generator().manual_seed(1)) ** 4
+    sizes[:20] = 0
+    found, fault = backward(scene, sizes, grads, **weights)
+    assert fault == [0, 0]
+    exact = scene.map(lambda t: t.double().requires_grad_())
+    smoothed = training_oracle.smooth(exact, sizes.double())
+    loss = (smoothed.log_scales * grads.log_scales).sum()
+    loss = loss + (smoothed.opacity_logits * grads.opacity_logits).sum()
+    loss = loss + weights.get("opacity_reg", 0) * exact.opacity_logits.sigmoid().mean()
+    loss = loss + weights.get("scale_reg", 0) * exact.log_scales.exp().mean()
+    loss.backward()
+    for name in ("log_scales", "opacity_logits"):
+        torch.testing.assert_close(
+            getattr(found, name).double(), getattr(exact, name).grad, rtol=1e-4, atol=1e-6
+        )
+    for name in ("means", "quats", "sh"):
+        assert torch.equal(getattr(found, name), getattr(grads, name))
+
+
+@pytest.mark.parametrize("logit", [-100.0, 90.0, float("inf")])
+@pytest.mark.parametrize("size", [0.0, 1e-12, 10.0])
+def test_gradients_of_extreme_gaussians_are_finite(make_gaussians, logit, size):
+    scene = replace(make_gaussians(1), opacity_logits=torch.tensor([logit]))
+    scene.log_scales[:] = torch.tensor([-40.0, 0.0, 12.0])
+    grads, fault = backward(scene, torch.tensor([size]), make_gaussians(1, seed=4))
+    assert fault == [0, 0]
+    assert all(t.isfinite().all() for t in grads.tensors().values())
+
+
+BITS = {"means": 2, "quats": 4, "log_scales": 8, "opacity_logits": 16, "sh": 32}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", BITS)
+def test_gradients_that_are_not_finite_are_named(make_gaussians, name, value):
+    scene, grads = make_gaussians(5000), make_gaussians(5000, seed=4)
+    getattr(grads, name).view(-1)[-1] = value
+    _, fault = backward(scene, torch.full((5000,), 0.1), grads)
+    found, bits = fault
+    assert found == 9
+    # What is not finite in the smoothed opacity is not finite in the scales behind it.
+    assert bits == BITS[name] + (BITS["log_scales"] if name == "opacity_logits" else 0)
+
+
+def test_the_first_fault_stays(make_gaussians):
+    grads = make_gaussians(3, seed=4)
+    grads.sh[0] = torch.nan
+    fault = torch.tensor([5, 1], dtype=torch.int32)
+    smooth_backward(make_gaussians(3), torch.zeros(3), grads, fault, 9)
+    assert fault.tolist() == [5, 1]
+    smooth_backward(make_gaussians(3), torch.zeros(3), grads, fault, 5)
+    assert fault.tolist() == [5, 33]

@@ -1,0 +1,47 @@
+"""Training photographs on the device that trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gart.cameras import Camera, has_ray
+from gart.capture import View
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """What renderings of one training view are compared with.
+
+    Attributes:
+        name: of its file.
+        camera: its pose stays on the CPU, where the tracer takes it from without a wait.
+        image: [H, W, 3] uint8, or [H, W, 4] with straight alpha.
+        mask: [H, W] uint8, 0 where a pixel does not count; empty where all do.
+        counted: how many pixels count.
+    """
+
+    name: str
+    camera: Camera
+    image: Tensor
+    mask: Tensor
+    counted: int
+
+    @classmethod
+    def of(cls, view: View, device: torch.device | str) -> Photograph:
+        """`view` on `device`, pixels that its lens has no ray for masked out."""
+        mask, seen = view.mask, has_ray(view.camera.lens)
+        if not seen.all():
+            mask = seen if mask is None else seen & mask
+        counted = view.image.shape[0] * view.image.shape[1] if mask is None else int(mask.sum())
+        if mask is None:
+            mask = torch.empty(0)
+        return cls(
+            view.name,
+            view.camera,
+            view.image.to(device).contiguous(),
+            mask.to(device, torch.uint8).contiguous(),
+            counted,
+        )
