@@ -86,17 +86,13 @@ def measure_passes(
     def backward(image: Tensor) -> None:
         if image.shape not in weights:
             weights[image.shape] = torch.randn(image.shape, device=device)
-        image.backward(weights[image.shape])
-
-    def forget_gradients() -> None:
-        for leaf in leaves:
-            leaf.grad = None
+        # Not image.backward(), which would add to the gradients of the camera before.
+        torch.autograd.grad(image, list(leaves), weights[image.shape])
 
     walls: dict[str, list[list[float]]] = {name: [] for name in PASSES}
     events: dict[str, list[list[float]]] = {name: [] for name in PASSES}
     held = 0
     if device.type == "cuda":
-        forget_gradients()
         held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     for camera in range(cameras):
@@ -104,7 +100,6 @@ def measure_passes(
             for name in PASSES:
                 times[name].append([])
         for repetition in range(WARM_UP + repetitions):
-            forget_gradients()
             image, *ahead = timed(lambda c=camera: forward(c), device)  # type: ignore[misc]
             _, *back = timed(lambda i=image: backward(i), device)  # type: ignore[misc]
             del image
@@ -124,7 +119,6 @@ def measure_passes(
     result["peak_bytes"] = torch.cuda.max_memory_allocated() - held
 
     def profile_passes() -> tuple[dict[str, float], dict[str, float]]:
-        forget_gradients()
         images: list[Tensor] = []
         ahead = kernel_times(lambda: images.extend(forward(c) for c in range(cameras)))
         return ahead, kernel_times(lambda: deque(map(backward, images)))

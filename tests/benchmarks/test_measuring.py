@@ -31,7 +31,7 @@ def test_passes_are_timed_on_the_cpu():
     found = measure_passes(lambda _: trace(leaves, camera()).color, tensors, 2, repetitions=2)
     assert found["forward"]["wall"] > 0
     assert found["backward"]["wall"] > 0
-    assert leaves.means.grad.any()
+    assert leaves.means.grad is None  # nothing is added up between cameras
 
 
 def test_counters_are_summed_by_kernel():
