@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from gart.cli.device import choose_device
-from gart.cli.options import JsonFile, Mode
+from gart.cli.options import JsonFile, Mode, Tracer, TracerName
 from gart.cli.progress import ImageProgress, status
 from gart.errors import UsageError
 
@@ -41,6 +41,7 @@ def evaluate(
             "the same photographs, and what the second loses.",
         ),
     ] = "rt",
+    tracer: Tracer = "tiles",
     metrics: Annotated[
         str, typer.Option(metavar="NAMES", help="Some of psnr,ssim,lpips.")
     ] = "psnr,ssim,lpips",
@@ -65,13 +66,14 @@ def evaluate(
     ] = None,
 ) -> None:
     """Compare scenes with their held-out photographs."""
-    from gart.cli.runs import Source
+    from gart.cli.runs import Source, check_tracer
     from gart.evaluation.protocol import parse_metrics
     from gart.evaluation.report import Report
     from gart.evaluation.table import Table, check_suffix
     from gart.io.atomic import write_json
 
     modes, names = _modes(mode), parse_metrics(metrics)
+    check_tracer(tracer, modes)
     for file in table or []:
         check_suffix(file)
     sources = [Source.find(run) for run in runs] if runs else [Source.find(None)]
@@ -80,7 +82,7 @@ def evaluate(
     results: list[dict[str, Any]] = []
     remarks: list[str] = []
     for source in sources:
-        found = _measured(source, modes, names, protocol, pages)
+        found = _measured(source, modes, tracer, names, protocol, pages)
         rows += [_row(source, result) for result in found]
         results += [{"run": str(source.path), **result} for result in found]
         remarks += [f"{source.path}: {line}" for line in _losses(found)]
@@ -109,7 +111,12 @@ def _modes(text: str) -> list[Mode]:
 
 
 def _measured(
-    source: Source, modes: list[Mode], metrics: tuple[str, ...], protocol: str, pages: Any
+    source: Source,
+    modes: list[Mode],
+    tracer: TracerName,
+    metrics: tuple[str, ...],
+    protocol: str,
+    pages: Any,
 ) -> list[dict[str, Any]]:
     """Measure a run in each mode, write its eval.json, and print the numbers."""
     from gart import evaluation
@@ -122,7 +129,7 @@ def _measured(
     for mode in modes:
         device = choose_device("auto", mode)
         cameras = [view.camera for view in views]
-        gaussians, settings = source.planned(mode, device, cameras, metrics)
+        gaussians, settings = source.planned(mode, device, cameras, metrics, tracer)
         with ImageProgress(f"evaluating {mode}" if len(modes) > 1 else "evaluating") as progress:
             result = evaluation.evaluate(
                 gaussians,

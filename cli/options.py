@@ -11,6 +11,7 @@ Backward = Literal["primitive", "hybrid", "pixel"]
 Device = Literal["auto", "cuda", "cpu"]
 Mode = Literal["rt", "tilegs"]
 Split = Literal["test", "train", "all"]
+TracerName = Literal["tiles", "bvh"]
 
 Run = Annotated[
     str | None,
@@ -22,6 +23,13 @@ Run = Annotated[
 ]
 RenderMode = Annotated[
     Mode, typer.Option("--mode", help="Ray tracer, or rasterizer (pinhole cameras).")
+]
+Tracer = Annotated[
+    TracerName,
+    typer.Option(
+        "--tracer",
+        help="How the ray tracer finds hits: lists by tile, or a tree that takes any rays.",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gart.cli.device import choose_device
-from gart.cli.options import RenderMode, Run, Split
+from gart.cli.options import RenderMode, Run, Split, Tracer
 from gart.cli.progress import ImageProgress, status
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def render(
     run: Run = None,
     mode: RenderMode = "rt",
+    tracer: Tracer = "tiles",
     split: Annotated[Split, typer.Option(help="Which photographs' cameras to render.")] = "test",
     trajectory: Annotated[
         str | None,
@@ -54,10 +55,11 @@ def render(
     ] = None,
 ) -> None:
     """Render held-out views, training views or a camera path; what is there already is kept."""
-    from gart.cli.runs import Source
+    from gart.cli.runs import Source, check_tracer
     from gart.evaluation import render_views
     from gart.trajectories import reframe
 
+    check_tracer(tracer, [mode])
     source = Source.find(run)
     device = choose_device("auto", mode)
     if trajectory is not None:
@@ -69,7 +71,8 @@ def render(
             named = [(view.name, view.camera) for view in source.views(split)]
         what, own_fps = split, 30.0
     views = [(name, reframe(camera, width, height, fov)) for name, camera in named]
-    gaussians, settings = source.planned(mode, device, [camera for _, camera in views])
+    cameras = [camera for _, camera in views]
+    gaussians, settings = source.planned(mode, device, cameras, tracer=tracer)
     output = output or source.renders / f"{what}_{mode}"
     with ImageProgress("rendering") as progress:
         done = render_views(

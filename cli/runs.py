@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gart.cameras import Camera
     from gart.capture import Capture, View
-    from gart.cli.options import Mode, Split
+    from gart.cli.options import Mode, Split, TracerName
     from gart.scene import Gaussians
 
 
@@ -48,18 +48,24 @@ class Source:
         scene = self.folder.load_gaussians() if self.folder else load_ply(self.path)
         return scene.to(device)
 
-    def settings(self, mode: Mode) -> TraceSettings | None:
+    def settings(self, mode: Mode, tracer: TracerName = "tiles") -> TraceSettings | None:
         """The renderer's settings that belong to how the scene was trained."""
-        if self.folder is None or mode != "rt":
+        if mode != "rt":
             return None
-        return replace(TraceSettings(), sh=self.folder.recorded("training", "sh", str))
+        sh = self.folder.recorded("training", "sh", str) if self.folder else TraceSettings().sh
+        return replace(TraceSettings(), sh=sh, tracer=tracer)
 
     def planned(
-        self, mode: Mode, device: str, cameras: list[Camera], metrics: Iterable[str] = ()
+        self,
+        mode: Mode,
+        device: str,
+        cameras: list[Camera],
+        metrics: Iterable[str] = (),
+        tracer: TracerName = "tiles",
     ) -> tuple[Gaussians, TraceSettings | None]:
         """The trained scene on `device` and the renderer's settings; says what tracing needs."""
-        gaussians, settings = self.gaussians("cpu"), self.settings(mode)
-        if mode == "rt" and cameras:
+        gaussians, settings = self.gaussians("cpu"), self.settings(mode, tracer)
+        if mode == "rt" and tracer == "tiles" and cameras:
             plan = plan_rendering(gaussians, cameras, device, settings=settings, metrics=metrics)
             print(plan, flush=True)
         return gaussians.to(device), settings
@@ -94,6 +100,16 @@ class Source:
             "test": capture.test,
             "all": sorted([*capture.train, *capture.test], key=lambda view: view.name),
         }[split]
+
+
+def check_tracer(tracer: TracerName, modes: Iterable[Mode]) -> None:
+    """Make sure that a ray tracer other than the default has something to trace.
+
+    Raises:
+        UsageError: none of `modes` traces rays.
+    """
+    if tracer != "tiles" and "rt" not in modes:
+        raise UsageError(f"--tracer {tracer} traces rays and --mode tilegs has none; use --mode rt")
 
 
 def find_source(subject: str | None) -> Source | None:

@@ -10,7 +10,7 @@ import typer
 
 from gart.cli.device import choose_device
 from gart.cli.interrupts import INTERRUPTED, TERMINATED, WORDS
-from gart.cli.options import Backward, Device
+from gart.cli.options import Backward, Device, TracerName
 from gart.cli.progress import TrainingProgress, status
 from gart.errors import GartError
 
@@ -43,6 +43,10 @@ def train(
     backward: Annotated[
         Backward | None, typer.Option(help="How the tracer gathers gradients; same results.")
     ] = None,
+    tracer: Annotated[
+        TracerName | None,
+        typer.Option(help="How the tracer finds hits: lists by tile, or a tree; same results."),
+    ] = None,
     downscale: Annotated[
         int | None, typer.Option(min=1, help="Train on images this many times smaller.")
     ] = None,
@@ -57,7 +61,13 @@ def train(
     from gart.io import RunFolder
 
     chosen = choose_device(device)
-    flags = {"iterations": iterations, "budget": budget, "backward": backward, "seed": seed}
+    flags = {
+        "iterations": iterations,
+        "budget": budget,
+        "backward": backward,
+        "tracer": tracer,
+        "seed": seed,
+    }
     overrides = [*(settings or []), *(f"{k}={v}" for k, v in flags.items() if v is not None)]
     out = out or Path("runs") / Path(scene).resolve().name
     recorded = RunFolder(out)

@@ -60,18 +60,39 @@ def doubtful_pixels(
     gaussians: Gaussians, camera: Camera, settings: TraceSettings, alpha_band: float = ALPHA_BAND
 ) -> Tensor:
     """[H, W] bool: pixels where a decision hangs on less than float32 can tell."""
+    doubtful = doubtful_rays(gaussians, *camera_rays(camera), settings, alpha_band)
+    return doubtful.unflatten(0, (camera.height, camera.width))
+
+
+def doubtful_rays(
+    gaussians: Gaussians,
+    origins: Tensor,
+    directions: Tensor,
+    settings: TraceSettings,
+    alpha_band: float = ALPHA_BAND,
+    near: float | Tensor | None = None,
+) -> Tensor:
+    """[R] bool: the same for any rays [R, 3] float64; `near` of all or of each, in place of the
+    settings'."""
     gaussians = gaussians.map(lambda t: t.detach().double())
-    origins, directions = camera_rays(camera)
-    near = settings.near
-    reach = (gaussians.means - camera.center.double()).norm(dim=-1)
+    nearest = torch.as_tensor(settings.near if near is None else near, dtype=torch.float64)
+    nearest = nearest.expand(len(origins))
+    speed = directions.norm(dim=-1).nan_to_num(1.0)
+    farthest = (
+        torch.cdist(origins.nan_to_num(0, 0, 0), gaussians.means.nan_to_num(0, 0, 0)).amax(-1)
+        if len(gaussians)
+        else torch.zeros(len(origins))
+    )
     hits = find_hits(
         gaussians,
         origins,
         directions,
         alpha_min=settings.alpha_min * (1 - alpha_band),
-        near=near - TAU_BAND * float(reach.nan_to_num(0, 0, 0).max()) if len(gaussians) else near,
+        near=nearest - TAU_BAND * farthest / speed,
     )
-    band = TAU_BAND * torch.maximum(reach[hits.gaussian], hits.tau)
+    reach = (gaussians.means[hits.gaussian] - origins[hits.ray]).norm(dim=-1) / speed[hits.ray]
+    near_by = nearest[hits.ray]
+    band = TAU_BAND * torch.maximum(reach, hits.tau)
     band_before = torch.cat([band.new_zeros(1), band])[:-1]
     shape = (len(directions), int(hits.rank.max()) + 1 if len(hits.rank) else 0)
     place = (hits.ray, hits.rank)
@@ -87,13 +108,13 @@ def doubtful_pixels(
     equal = (torch.cat([twins.new_zeros(1, 10), twins])[:-1] == twins).all(-1)
     doubt = seen & (
         (hits.alpha < settings.alpha_min * (1 + alpha_band))
-        | (hits.tau < near + band)
+        | (hits.tau < near_by + band)
         | (same_ray & (gap.abs() <= torch.maximum(band, band_before)) & ~equal)
         | ((after[place] - settings.transmittance_min).abs() <= stop_band)
     )
-    pixels = torch.zeros(shape[0], dtype=torch.bool)
-    pixels[hits.ray[doubt]] = True
-    return pixels.unflatten(0, (camera.height, camera.width))
+    rays = torch.zeros(shape[0], dtype=torch.bool)
+    rays[hits.ray[doubt]] = True
+    return rays
 
 
 def certain_pixels(

@@ -91,7 +91,12 @@ def response(
 
 @torch.no_grad()
 def find_hits(
-    gaussians: Gaussians, origins: Tensor, directions: Tensor, *, alpha_min: float, near: float
+    gaussians: Gaussians,
+    origins: Tensor,
+    directions: Tensor,
+    *,
+    alpha_min: float,
+    near: float | Tensor,
 ) -> Hits:
     """Every Gaussian with alpha >= alpha_min and tau >= near, for every ray, in exact order.
 
@@ -103,6 +108,8 @@ def find_hits(
     )
     whiten = whitening(gaussians.quats, gaussians.log_scales)
     at_once = max(1, PAIRS_AT_ONCE // max(1, len(gaussians)))
+    nearest = torch.as_tensor(near, dtype=torch.float64, device=directions.device)
+    nearest = nearest.expand(len(directions))[:, None]
     parts = []
     for start in range(0, max(1, len(directions)), at_once):
         rays = slice(start, start + at_once)
@@ -113,7 +120,7 @@ def find_hits(
             origins[rays, None],
             directions[rays, None],
         )
-        hit = finite & (alpha >= alpha_min) & (tau >= near)
+        hit = finite & (alpha >= alpha_min) & (tau >= nearest[rays])
         ray, gaussian = hit.nonzero(as_tuple=True)
         parts.append((ray + start, gaussian, tau[hit], alpha[hit]))
     ray, gaussian, tau, alpha = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -132,11 +139,12 @@ def trace_rays(
     alpha_min: float = 1 / 255,
     alpha_max: float = 0.99,
     transmittance_min: float = 1e-4,
-    near: float = 0.01,
+    near: float | Tensor = 0.01,
     sh: Literal["ray", "center", "linear"] = "ray",
     center: Tensor | None = None,
 ) -> TracedRays:
-    """Trace rays; differentiable by autograd in all five tensors of `gaussians`.
+    """Trace rays; differentiable by autograd in all five tensors of `gaussians`, in the rays and in
+    `center`.
 
     Args:
         gaussians: N Gaussians (converted to float64).
@@ -146,11 +154,12 @@ def trace_rays(
         alpha_min: a weaker response is no hit.
         alpha_max: responses are clamped to it, with no gradient where clamped.
         transmittance_min: the hit that brings the transmittance below it is the ray's last.
-        near: smallest tau of a hit.
+        near: smallest tau of a hit; of all rays, or [R].
         sh: colour at the ray's direction; at the direction from `center` to the mean (as 3DGS); or
             to first order around that: with the harmonics Y as homogeneous polynomials, d and d0
             the two unit directions, Y(d0) + grad Y(d0) . (d - d0) in place of Y(d).
-        center: [3] camera centre for `sh="center"` and `sh="linear"`.
+        center: [3] camera centre for `sh="center"` and `sh="linear"`, or [R, 3] for every ray its
+            own, as `origins` would be.
 
     Raises:
         ValueError: `sh` is unknown, or `center` is missing.
@@ -173,11 +182,11 @@ def trace_rays(
     if center is None or sh == "ray":
         color = _colors(direction, seen.sh[slot])
     else:
-        view = seen.means - center.double()
+        view = seen.means[slot] - center.double().expand_as(origins)[hits.ray]
         color = (
-            _colors(view, seen.sh)[slot]
+            _colors(view, seen.sh[slot])
             if sh == "center"
-            else _linear_colors(view[slot], direction, seen.sh[slot])
+            else _linear_colors(view, direction, seen.sh[slot])
         )
 
     shape = (len(directions), int(hits.rank.max()) + 1 if len(hits.rank) else 0)

@@ -1,7 +1,10 @@
 """The ray tracer: exact order along every ray, any lens, gradients gathered per Gaussian."""
 
 from gart.tracing.boxes import LTBufferError
-from gart.tracing.settings import BACKWARD_MODES, LT_LAYOUTS, SH_MODES, TraceSettings
+from gart.tracing.bvh import Bvh
+from gart.tracing.camera_rays import camera_rays
+from gart.tracing.rays import ray_hit_order, trace_rays
+from gart.tracing.settings import BACKWARD_MODES, LT_LAYOUTS, SH_MODES, TRACERS, TraceSettings
 from gart.tracing.strips import whole_images
 from gart.tracing.tracer import hit_order, trace
 
@@ -9,9 +12,14 @@ __all__ = [
     "BACKWARD_MODES",
     "LT_LAYOUTS",
     "SH_MODES",
+    "TRACERS",
+    "Bvh",
     "LTBufferError",
     "TraceSettings",
+    "camera_rays",
     "hit_order",
+    "ray_hit_order",
     "trace",
+    "trace_rays",
     "whole_images",
 ]

@@ -10,6 +10,7 @@ from gart.native import constants
 SH_MODES = ("ray", "center", "linear")
 BACKWARD_MODES = ("primitive", "hybrid", "pixel")
 LT_LAYOUTS = ("hits", "aabb")
+TRACERS = ("tiles", "bvh")
 
 
 def _native(name: str) -> Callable[[], float]:
@@ -38,6 +39,9 @@ class TraceSettings:
             baseline); same gradients.
         memory_limit: bytes that tracing one image may take beside the scene, None for what is free;
             a larger image is traced in strips (gart/tracing/strips.py), with the same result.
+        tracer: what finds a ray's hits: "tiles" (lists by tile, for the rays of one camera) or
+            "bvh" (a tree, for any rays; docs/bvh.md); same images. `ring_size`, `backward`,
+            `lt_layout` and `memory_limit` belong to "tiles".
     """
 
     alpha_min: float = field(default_factory=_native("alpha_min"))
@@ -49,6 +53,7 @@ class TraceSettings:
     backward: str = "primitive"
     lt_layout: str = "hits"
     memory_limit: int | None = None
+    tracer: str = "tiles"
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha_min < self.alpha_max < 1:
@@ -73,5 +78,7 @@ class TraceSettings:
             raise ValueError(
                 f"lt_layout is {self.lt_layout!r}; expected one of {', '.join(LT_LAYOUTS)}"
             )
+        if self.tracer not in TRACERS:
+            raise ValueError(f"tracer is {self.tracer!r}; expected one of {', '.join(TRACERS)}")
         if self.memory_limit is not None and self.memory_limit < 0:
             raise ValueError(f"memory_limit is {self.memory_limit}; expected bytes, or None")

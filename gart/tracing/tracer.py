@@ -16,8 +16,10 @@ from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.tracing import boxes, strips
 from gart.tracing.additions import additions
+from gart.tracing.camera_rays import camera_rays
 from gart.tracing.linear_color import linear_color
 from gart.tracing.ray_grid import RayGrid, ray_grid
+from gart.tracing.rays import trace_rays
 from gart.tracing.settings import TraceSettings
 from gart.tracing.traced import Traced
 
@@ -39,22 +41,25 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
         OutOfMemoryError: the image does not fit in memory, not even in strips.
     """
     settings = settings or TraceSettings()
-    grid = ray_grid(camera, gaussians.device)
     c2w = _pose(camera)
     tensors = gaussians.tensors()
     if settings.sh == "linear":
         tensors["sh"] = linear_color(gaussians.means, gaussians.sh, c2w)
         settings = replace(settings, sh="ray")
+    if settings.tracer == "bvh":
+        rays = camera_rays(camera, gaussians.device)
+        return trace_rays(Gaussians(**tensors), *rays, settings)
+    grid = ray_grid(camera, gaussians.device)
     scene = tensors.values()
 
-    def trace_rays(rays: RayGrid, *scene: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def trace_grid(rays: RayGrid, *scene: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keep_hits = torch.is_grad_enabled() and any(t.requires_grad for t in scene)
         outputs: tuple[Tensor, Tensor, Tensor] = _Trace.apply(
             rays, c2w, settings, keep_hits, *scene
         )
         return outputs
 
-    color, opacity, blended = strips.trace(trace_rays, grid, settings, *scene)
+    color, opacity, blended = strips.trace(trace_grid, grid, settings, *scene)
     # Where nothing was hit both are 0; the clamp only keeps 0 / 0 out of the gradients.
     depth = blended / opacity.clamp_min(settings.alpha_min / 2)
     if grid.depth_scale is not None:

@@ -47,11 +47,11 @@ def test_train_help_lists_every_scene(gart):
 
 def test_options_are_those_of_the_design(gart):
     options = {
-        "train": "--out --config --set --iterations --budget --backward --downscale --device "
-        "--seed --resume --overwrite",
-        "render": "--mode --split --trajectory --frames --fps --width --height --fov --outputs "
-        "--output",
-        "eval": "--mode --metrics --protocol --json --table --report",
+        "train": "--out --config --set --iterations --budget --backward --tracer --downscale "
+        "--device --seed --resume --overwrite",
+        "render": "--mode --tracer --split --trajectory --frames --fps --width --height --fov "
+        "--outputs --output",
+        "eval": "--mode --tracer --metrics --protocol --json --table --report",
         "profile": "--iterations --backward --mode --json",
         "doctor": "--json",
     }
