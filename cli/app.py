@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from gart.cli.doctor import doctor
 from gart.cli.eval import evaluate
 from gart.cli.interrupts import INTERRUPTED, TERMINATED, WORDS, terminate
 from gart.cli.options import Help
+from gart.cli.output import prepare_output, printable
 from gart.cli.profile import profile
 from gart.cli.render import render
 from gart.cli.scenes import scene_list
@@ -90,15 +92,19 @@ def run(arguments: Sequence[str]) -> int:
 def _explain(error: Exception) -> tuple[str, int]:
     """One line for the user, and the exit code."""
     if isinstance(error, GartError):
-        return " ".join(map(str.strip, str(error).splitlines())), error.exit_code
+        return printable(" ".join(map(str.strip, str(error).split("\n")))), error.exit_code
     if hasattr(error, "format_message"):  # the option parser's, from whichever package typer uses
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "gart"
         text = " ".join(error.format_message().split()).removesuffix(".")
         return f"{text}; see {command} --help", getattr(error, "exit_code", 2)
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+    if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename  # a rename's target: the other is a temporary
-        return f"{path}: {error.strerror}; give another path, or mend this one", 1
+        where = "" if path is None else f"{printable(str(path))}: "
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"{where}{error.strerror}; free some and run the command again", 1
+        if where:
+            return f"{where}{error.strerror}; give another path, or mend this one", 1
     if isinstance(error, (RuntimeError, MemoryError)):
         from gart import memory
 
@@ -118,4 +124,5 @@ def main() -> None:
     # busy with something else, training was measured at a fifth of the speed, and no faster idle.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, terminate)
+    prepare_output()
     sys.exit(run(sys.argv[1:]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gart.cli.options import JsonFile
+from gart.cli.output import printable
 
 if TYPE_CHECKING:
     from gart.doctor import Check
@@ -36,7 +37,7 @@ def lines(checks: list[Check]) -> list[str]:
     status = max(len(check.status) for check in checks)
     found = []
     for check in checks:
-        found.append(f"{check.name:{name}}  {check.status:{status}}  {check.value}")
+        found.append(f"{check.name:{name}}  {check.status:{status}}  {printable(check.value)}")
         if check.mend:
-            found.append(f"{'':{name}}  {'':{status}}  -> {check.mend}")
+            found.append(f"{'':{name}}  {'':{status}}  -> {printable(check.mend)}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -10,7 +11,7 @@ import typer
 from gart.cli.device import choose_device
 from gart.cli.options import JsonFile, Mode, Tracer, TracerName
 from gart.cli.progress import ImageProgress, status
-from gart.errors import UsageError
+from gart.errors import GartError, UsageError
 
 if TYPE_CHECKING:
     from gart.cli.runs import Source
@@ -49,11 +50,20 @@ def evaluate(
         Literal["3dgs", "nerfbaselines"],
         typer.Option(help="Whose rounding, windows and LPIPS network to use."),
     ] = "3dgs",
+    exposure: Annotated[
+        bool,
+        typer.Option(
+            "--exposure",
+            help="Fit the colours of each rendering to its held-out photograph first; said in the "
+            "results.",
+        ),
+    ] = False,
     json: JsonFile = None,
     table: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
+            dir_okay=False,
             help="Write a table with published results beside, as .md, .csv or .json; may be "
             "repeated.",
         ),
@@ -61,7 +71,9 @@ def evaluate(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write an HTML report with photograph, rendering and error images."
+            metavar="DIR",
+            file_okay=False,
+            help="Write an HTML report with photograph, rendering and error images.",
         ),
     ] = None,
 ) -> None:
@@ -70,24 +82,34 @@ def evaluate(
     from gart.evaluation.protocol import parse_metrics
     from gart.evaluation.report import Report
     from gart.evaluation.table import Table, check_suffix
-    from gart.io.atomic import write_json
+    from gart.io.atomic import require_writable, write_json
 
     modes, names = _modes(mode), parse_metrics(metrics)
     check_tracer(tracer, modes)
     for file in table or []:
         check_suffix(file)
     sources = [Source.find(run) for run in runs] if runs else [Source.find(None)]
+    for file in [*(table or []), *([json] if json else [])]:
+        require_writable(file)
     pages = None if report is None else Report(report)
     rows: list[Row] = []
     results: list[dict[str, Any]] = []
     remarks: list[str] = []
+    failures: list[Exception] = []
     for source in sources:
-        found = _measured(source, modes, tracer, names, protocol, pages)
-        rows += [_row(source, result) for result in found]
-        results += [{"run": str(source.path), **result} for result in found]
-        remarks += [f"{source.path}: {line}" for line in _losses(found)]
+        try:
+            found = _measured(source, modes, tracer, names, protocol, exposure, pages)
+            rows += [_row(source, result) for result in found]
+            results += [{"run": str(source.path), **result} for result in found]
+            remarks += [f"{source.path}: {line}" for line in _losses(found)]
+            _write_result(source, found)
+        except (GartError, OSError) as error:  # the others' hours of work still make a table
+            if len(sources) == 1 and not results:
+                raise
+            failures.append(error)
+            print(f"failed {source.path}: {error}", file=sys.stderr)
     if json is not None:
-        one = len(results) == 1
+        one = len(sources) == len(modes) == 1
         write_json(json, {k: v for k, v in results[0].items() if k != "run"} if one else results)
     whole = Table(rows)
     for file in table or []:
@@ -97,6 +119,13 @@ def evaluate(
         print(f"saved {pages.write(whole, remarks)}")
     if len(sources) > 1:
         print(f"\n{whole.markdown()}", end="")
+    if len(sources) == 1 and failures:
+        raise failures[0]
+    if failures:
+        raise GartError(
+            f"{len(failures)} of {len(sources)} runs failed and are left out, as said above; mend "
+            "them and run the command again"
+        )
 
 
 def _modes(text: str) -> list[Mode]:
@@ -116,12 +145,11 @@ def _measured(
     tracer: TracerName,
     metrics: tuple[str, ...],
     protocol: str,
+    exposure: bool,
     pages: Any,
 ) -> list[dict[str, Any]]:
-    """Measure a run in each mode, write its eval.json, and print the numbers."""
+    """Measure a run in each mode and print the numbers."""
     from gart import evaluation
-    from gart.evaluation.table import difference
-    from gart.io.atomic import write_json
 
     with status("loading the photographs"):
         views = source.views("test")
@@ -140,20 +168,30 @@ def _measured(
                 background=source.background(),
                 settings=settings,
                 undistorted=len(modes) > 1,
+                exposure=exposure,
                 report=progress,
                 pictures=pages and pages.section(f"{source.path}, {mode}, protocol {protocol}"),
             )
         results.append(result)
         print(f"{source.path}, {mode}, protocol {protocol}, {result['images']} held-out views")
+        if exposure:
+            print("colours of each rendering were fitted to its held-out photograph first")
         for line in _lines(result):
             print(line)
     for line in _losses(results):
         print(line)
+    return results
+
+
+def _write_result(source: Source, results: list[dict[str, Any]]) -> None:
+    """Write a run's eval.json."""
+    from gart.evaluation.table import difference
+    from gart.io.atomic import write_json
+
     if source.folder is not None:
         first, *others = results
         also = {r["mode"]: {**r, "difference": difference(first, r)} for r in others}
         write_json(source.folder.eval, {**first, "other_modes": also} if also else first)
-    return results
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
@@ -192,10 +230,11 @@ def _row(source: Source, result: dict[str, Any]) -> Row:
         return row_of(result, "", source.path.stem)
     folder = source.folder
     metrics = folder.read_metrics()
-    gpu = folder.read_config()["gart"].get("gpu")
+    gpu = folder.read_config()["gart"].get("gpu") or "CPU"
     seconds = metrics[-1].get("seconds") if metrics else None
     dataset, scene = _origin(folder.recorded("dataset", "source", str))
-    return row_of(result, dataset, scene, seconds, gpu or "CPU")
+    known = float(seconds) if isinstance(seconds, int | float) else None
+    return row_of(result, dataset, scene, known, str(gpu))
 
 
 def _origin(source: str) -> tuple[str, str]:

@@ -44,5 +44,6 @@ Help = Annotated[
     bool, typer.Option("--help", callback=_print_help, is_eager=True, help="Show this message.")
 ]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")
+    Path | None,
+    typer.Option("--json", metavar="FILE", dir_okay=False, help="Also write the numbers here."),
 ]

@@ -87,6 +87,8 @@ def render(
             report=progress,
         )
     notes = [f"{done.kept} of them were there already"] if done.kept else []
+    if done.others:
+        notes.append(f"{done.others} files of an earlier, other rendering are there too")
     if done.codec:
         notes.append(done.codec)
     if done.codec == "MPEG-4":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gart import datasets
-from gart.errors import UsageError
+from gart.errors import GartError, UsageError
 from gart.evaluation import plan_rendering
 from gart.io import RunFolder, find_run, load_ply
 from gart.tracing import TraceSettings
@@ -53,7 +54,10 @@ class Source:
         if mode != "rt":
             return None
         sh = self.folder.recorded("training", "sh", str) if self.folder else TraceSettings().sh
-        return replace(TraceSettings(), sh=sh, tracer=tracer)
+        try:
+            return replace(TraceSettings(), sh=sh, tracer=tracer)
+        except ValueError as error:
+            raise GartError(f"{self.path}: {error}; restore its config.yaml") from error
 
     def planned(
         self,
@@ -74,9 +78,18 @@ class Source:
         """RGB behind the scene, as in training."""
         if self.folder is None:
             return (0.0, 0.0, 0.0)
-        capture = self.folder.read_config()["dataset"].get("background", (0.0, 0.0, 0.0))
         chosen = self.folder.recorded("training", "background", str)
-        return BACKGROUNDS.get(chosen, tuple(capture))
+        color = self.folder.read_config()["dataset"].get("background", [0.0, 0.0, 0.0])
+        try:
+            red, green, blue = map(float, color)
+            if not all(0 <= value <= 1 for value in (red, green, blue)):
+                raise ValueError("no colour")
+        except (TypeError, ValueError) as error:
+            raise GartError(
+                f"{self.folder.config}: background under dataset is {color!r}; expected three "
+                "numbers from 0 to 1: restore the file, or train the scene again with --overwrite"
+            ) from error
+        return BACKGROUNDS.get(chosen, (red, green, blue))
 
     def capture(self) -> Capture:
         """The photographs that the run was trained on, loaded again.
@@ -90,6 +103,11 @@ class Source:
                 "give a run folder, or cameras with gart render --trajectory FILE"
             )
         source = self.folder.recorded("dataset", "source", str)
+        if os.path.isabs(source) and not os.path.isdir(source):
+            raise GartError(
+                f"{self.path} was trained on {source}, which is gone; put it back, or write where "
+                f"it is now as source under dataset into {self.folder.config}"
+            )
         return datasets.load(source, downscale=self.folder.recorded("dataset", "downscale", int))
 
     def views(self, split: Split) -> list[View]:

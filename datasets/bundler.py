@@ -14,7 +14,7 @@ import numpy as np
 
 from gart.cameras import Camera
 from gart.datasets.photographs import find_image, image_size
-from gart.datasets.posed import Photograph, Posed, make_camera, make_lens
+from gart.datasets.posed import Photograph, Posed, make_camera, make_lens, to_float32
 from gart.errors import GartError
 
 FILES = ("bundle.out", "bundle/bundle.out")
@@ -45,7 +45,7 @@ def read_bundler(folder: Path) -> Posed:
         count, point_count = map(int, lines[1].split())
         cameras = np.array([line.split() for line in lines[2 : 2 + 5 * count]], np.float64)
         points = lines[2 + 5 * count : 2 + 5 * count + 3 * point_count]
-        xyz = np.array([line.split() for line in points[::3]], np.float32).reshape(-1, 3)
+        xyz = np.array([line.split() for line in points[::3]], np.float64).reshape(-1, 3)
         rgb = np.array([line.split() for line in points[1::3]], np.float64).reshape(-1, 3)
         if cameras.shape != (5 * count, 3) or not len(xyz) == len(rgb) == point_count:
             raise ValueError(f"it ends before its {count} cameras and {point_count} points")
@@ -64,7 +64,7 @@ def read_bundler(folder: Path) -> Posed:
         except GartError as error:
             raise GartError(f"{file} has a bad camera for {name}: {error}") from error
         posed.photographs.append(Photograph(name, path, camera))
-    posed.points, posed.point_colors = xyz, np.clip(rgb, 0, 255).astype(np.uint8)
+    posed.points, posed.point_colors = to_float32(xyz), np.clip(rgb, 0, 255).astype(np.uint8)
     return posed
 
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import ExifTags, Image
+from PIL import Image
 
 from gart.cameras import Camera
 from gart.datasets.check_geometry import check_geometry
 from gart.datasets.loading import count_unposed, read_folder
-from gart.datasets.photographs import is_transparent, is_turned, read_view
+from gart.datasets.photographs import is_transparent, is_turned, orientation, read_view
 from gart.datasets.posed import Photograph, Posed, some
 from gart.datasets.split import divide
 from gart.doctor import Check
@@ -125,7 +125,7 @@ def _kind(image: Image.Image) -> str:
 
 
 def _exif(image: Image.Image, camera: Camera) -> str:
-    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+    if orientation(image) == 1:
         return ""
     if is_turned(image, camera):
         return "rotation applied, as the cameras need it,"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from gart.cameras import Camera
@@ -110,13 +111,12 @@ def _check_poses(
         yield Check("poses", text)
     if count < 2:
         return
-    distances = torch.cdist(centers, centers, compute_mode="donot_use_mm_for_euclid_dist")
-    distances.fill_diagonal_(torch.inf)
-    spacing = float(distances.min(1).values.median())
+    tree = cKDTree(centers.numpy())
+    spacing = float(np.median(tree.query(centers.numpy(), 2)[0][:, 1]))
     pairs = [
         (photographs[i], photographs[j])
-        for i, j in (distances <= _NEAR_DISTANCE * spacing).nonzero().tolist()
-        if i < j and _angle(photographs[i].camera, photographs[j].camera) < _NEAR_ANGLE
+        for i, j in sorted(tree.query_pairs(_NEAR_DISTANCE * spacing))
+        if _angle(photographs[i].camera, photographs[j].camera) < _NEAR_ANGLE
     ]
     if pairs:
         text = f"{len(pairs)} pairs share a pose: "
@@ -147,8 +147,7 @@ def _check_points(posed: Posed) -> Iterable[Check]:
             "where COLMAP solved the poses, add its points3D file",
         )
         return
-    bad = int((~points.isfinite().all(1)).sum())
-    if bad:
+    if bad := posed.bad_points:
         yield Check(
             "points",
             f"{bad} of {len(points)} are not finite",
@@ -182,15 +181,19 @@ def _check_tracks(posed: Posed) -> Iterable[Check]:
     errors = _reprojection_errors(posed)
     if not len(errors):
         return
-    middle, high = np.nanmedian(errors), np.nanpercentile(errors, 95)
+    mend = "poses, lenses and points do not fit: solve the model again"
+    seen = errors[np.isfinite(errors)]
+    if len(seen) < len(errors) / 2:
+        text = f"{len(errors) - len(seen)} of {len(errors)} observations are behind their cameras"
+        yield Check("tracks", text, "warning", mend)
+        return
+    middle, high = np.percentile(seen, (50, 95))
     text = f"{len(errors)} observations reproject within {middle:.2f} pixels in the median, "
     text += f"95% within {high:.2f}"
-    if not middle < _GOOD_PIXELS:
-        yield Check(
-            "tracks", text, "warning", "poses, lenses and points do not fit: solve the model again"
-        )
-    else:
+    if middle < _GOOD_PIXELS:
         yield Check("tracks", text)
+    else:
+        yield Check("tracks", text, "warning", mend)
 
 
 def _reprojection_errors(posed: Posed) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from gart.datasets.colmap_model import (
     read_points,
 )
 from gart.datasets.photographs import find_image
-from gart.datasets.posed import Photograph, Posed, make_camera, make_lens
+from gart.datasets.posed import Photograph, Posed, make_camera, make_lens, to_float32
 from gart.errors import GartError
 
 MODEL_FOLDERS = ("sparse/0", "sparse", "colmap/sparse/0")
@@ -64,9 +64,10 @@ def read_colmap(folder: Path, options: Mapping[str, str]) -> Posed:
         GartError: no images folder, an incomplete or damaged model, or an unsupported lens.
     """
     model = folder / (options.get("colmap_path") or find_model(folder) or MODEL_FOLDERS[0])
-    root = folder / options.get("images_path", "images")
+    images_path = options.get("images_path", "images")
+    root = folder / images_path
     if not root.is_dir():
-        raise GartError(_no_images(folder, root.relative_to(folder).as_posix()))
+        raise GartError(_no_images(folder, images_path))
     files = {stem: find_file(model, stem) for stem in ("cameras", "images", "points3D")}
     for stem in ("cameras", "images"):
         if files[stem] is None:
@@ -100,7 +101,7 @@ def read_colmap(folder: Path, options: Mapping[str, str]) -> Posed:
             )
         )
     if points is not None:
-        posed.points = points.xyz.astype(np.float32)
+        posed.points = to_float32(points.xyz)
         posed.point_colors = points.rgb
     return posed
 

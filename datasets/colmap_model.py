@@ -131,7 +131,8 @@ def _binary_images(path: Path) -> Iterator[ModelImage]:
 
 def _text_images(path: Path) -> Iterator[ModelImage]:
     # Two lines an image; the second, of keypoints, may be empty and is no comment.
-    lines = iter(path.read_text(encoding="utf-8", errors="surrogateescape").split("\n"))
+    # Not read as text, which would take a carriage return in a name for the end of a line.
+    lines = iter(path.read_bytes().decode(errors="surrogateescape").split("\n"))
     for line in lines:
         if not line.strip() or line.startswith("#"):
             continue
@@ -153,6 +154,8 @@ def read_points(path: Path) -> Points:
     if path.suffix == ".txt":
         rows = [line.split(maxsplit=8)[:7] for line in _lines(path)]
         table = np.array(rows, np.float64).reshape(-1, 7)
+        if not (np.abs(table[:, [0, 4, 5, 6]]) < 2**53).all():
+            raise ValueError(f"{path.name} has a number or a colour that is no whole number")
         rgb = np.clip(table[:, 4:7], 0, 255).astype(np.uint8)
         return Points(table[:, 0].astype(np.int64), table[:, 1:4], rgb)
     file = _Binary(path)
@@ -194,6 +197,8 @@ class _Binary:
         return name
 
     def array(self, dtype: np.dtype, count: int) -> NDArray:
+        if self._at + count * dtype.itemsize > len(self.data):
+            raise ValueError("the file ends early")
         values = np.frombuffer(self.data, dtype, count, self._at)
         self._at += values.nbytes
         return values

@@ -11,6 +11,7 @@ from nerfbaselines import camera_model_from_int
 from nerfbaselines.datasets import load_dataset
 from nerfbaselines.datasets._common import MultiDatasetError
 
+from gart.cameras import Camera
 from gart.datasets.posed import Photograph, Posed, Split, make_camera, make_lens
 from gart.errors import GartError
 from gart.lenses import PARAMETERS
@@ -64,15 +65,7 @@ def _convert(dataset: dict[str, Any], folder: Path, split: Split) -> Posed:
     for i, path in enumerate(map(Path, dataset["image_paths"])):
         name = Path(os.path.relpath(path, root)).as_posix()
         try:
-            camera = make_camera(
-                cameras.poses[i],
-                cameras.intrinsics[i].tolist(),
-                cameras.image_sizes[i].tolist(),
-                *_lens(
-                    camera_model_from_int(int(cameras.camera_models[i])),
-                    cameras.distortion_parameters[i].tolist(),
-                ),
-            )
+            camera = to_camera(cameras[i])
         except GartError as error:
             raise GartError(f"{folder} has a bad camera for {name}: {error}") from error
         mask = Path(masks[i]) if masks is not None else None
@@ -88,8 +81,19 @@ def _convert(dataset: dict[str, Any], folder: Path, split: Split) -> Posed:
     return posed
 
 
-def _lens(model: str, values: list[float]) -> tuple[str, tuple[float, ...]]:
-    named = dict(zip(_ORDER, values, strict=False))
+def to_camera(camera: Any) -> Camera:
+    """A single camera of nerfbaselines (arrays without a leading axis).
+
+    Raises:
+        GartError: a number is not finite, the pose is no rigid motion, or gart lacks the lens.
+    """
+    model = camera_model_from_int(int(camera.camera_models))
+    named = dict(zip(_ORDER, np.asarray(camera.distortion_parameters).tolist(), strict=False))
     if model == "opencv_fisheye":  # its p1 and p2 mean nothing
         named = {name: named.get(name, 0.0) for name in PARAMETERS[model]}
-    return make_lens(model, named)
+    return make_camera(
+        camera.poses,
+        np.asarray(camera.intrinsics).tolist(),
+        np.asarray(camera.image_sizes).tolist(),
+        *make_lens(model, named),
+    )

@@ -1,4 +1,7 @@
-"""Deep Blending for nerfbaselines, which lacks it: two scenes of the 3DGS authors' archive."""
+"""Deep Blending for nerfbaselines, which lacks it: two scenes of the 3DGS authors' archive.
+
+`gart.nerfbaselines.spec` registers it, so that nerfbaselines knows `external://deepblending/SCENE`.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,6 @@ SPEC = {
         ],
     },
 }
-
-
-def register() -> None:
-    """Make `external://deepblending/SCENE` known to nerfbaselines; again does nothing."""
-    if DATASET not in nerfbaselines.get_supported_datasets():
-        nerfbaselines.register(SPEC)
 
 
 def download(path: str, output: str) -> None:

@@ -58,9 +58,12 @@ def download_scene(dataset: str, scene: str, folder: Path, report: fetch.Report)
     What has arrived stays beside it in a folder .NAME.partial, and a later call goes on from there.
 
     Raises:
-        UsageError: `folder` is there and not empty.
+        UsageError: `folder` is there and not empty, or the working folder.
         GartError: no network, a damaged archive, or too little room on the disk.
     """
+    folder = folder.absolute()
+    if folder == Path.cwd():
+        raise UsageError(f"{folder} is the working folder and cannot be replaced; give another")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; give another folder, or move it away")
     archive = DATASETS[dataset].archive(scene)
@@ -73,6 +76,8 @@ def download_scene(dataset: str, scene: str, folder: Path, report: fetch.Report)
                 folder.rmdir()
             partial.replace(folder)
     except fetch.FAILURES as error:
+        if fetch.is_local(error):
+            raise _disk_failed(error, partial) from error
         reason = getattr(error, "reason", None) or error
         layout = "transforms_train.json" if dataset == "blender" else "images/ and sparse/0/"
         raise GartError(
@@ -80,6 +85,15 @@ def download_scene(dataset: str, scene: str, folder: Path, report: fetch.Report)
             "on from where it stopped, or fetch and unpack it elsewhere and give the folder that "
             f"holds {layout}, for example: gart train path/to/{scene}"
         ) from error
+
+
+def _disk_failed(error: Exception, folder: Path) -> GartError:
+    path = getattr(error, "filename", None) or folder
+    return GartError(
+        f"{path} could not be written ({getattr(error, 'strerror', error)}); mend that and run the "
+        "command again, which goes on from where it stopped, or choose another place with --to or "
+        "--cache"
+    )
 
 
 def chooser(dataset: str, scene: str) -> unpack.Member:
@@ -184,6 +198,8 @@ def download_lpips(folder: Path, report: fetch.Report) -> list[Path]:
         try:
             fetch.download(archive, folder / archive.name, report)
         except fetch.FAILURES as error:
+            if fetch.is_local(error):
+                raise _disk_failed(error, folder) from error
             reason = getattr(error, "reason", None) or error
             raise GartError(
                 f"could not download {archive.url} ({reason}); try again to go on from where it "

@@ -33,8 +33,10 @@ PAUSE = 2.0
 """Seconds before the first retry; twice as long before each next one."""
 _CHUNK = 1 << 20
 
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 FAILURES = (OSError, http.client.HTTPException)
-"""What the network raises."""
+"""What the network raises, and the disk."""
 
 
 @dataclass
@@ -117,10 +119,17 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def is_final(error: Exception) -> bool:
-    """Whether trying again at once is of no use: the server refuses, or the disk is full."""
+    """Whether trying again at once is of no use: the server refuses, or the disk fails."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_local(error)
+
+
+def is_local(error: Exception) -> bool:
+    """Whether this machine's disk failed and not the network; only its errors name a file."""
+    if not isinstance(error, OSError) or isinstance(error, urllib.error.URLError):
+        return False
+    return error.filename is not None or error.errno in _DISK_IS_FULL
 
 
 def download(archive: Archive, target: Path, report: Report) -> None:
@@ -150,6 +159,8 @@ def download(archive: Archive, target: Path, report: Report) -> None:
             if file.seek(0, os.SEEK_END) == 0:
                 part.unlink()
                 notes.unlink(missing_ok=True)
+        if not part.exists():
+            raise GartError(f"{archive.url} is an empty file; try again later")
         os.fsync(file.fileno())
         if archive.sha256:
             digests["sha256"] = archive.sha256

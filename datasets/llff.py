@@ -31,11 +31,15 @@ def read_llff(folder: Path, options: Mapping[str, str]) -> Posed:
     """
     file = folder / FILE
     try:
-        rows = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise GartError(f"{file} cannot be read ({error})") from error
-    if rows.ndim != 2 or rows.shape[1] != 17:
-        raise GartError(f"{file} has shape {list(rows.shape)}; expected [photographs, 17]")
+        # A header can promise any size: mapped, it is refused where the file is shorter.
+        rows = np.lib.format.open_memmap(file, mode="r")
+    except (OSError, ValueError, OverflowError) as error:
+        raise GartError(f"{file} cannot be read ({error}); make it again with LLFF") from error
+    if rows.ndim != 2 or rows.shape[1] != 17 or rows.dtype.kind not in "fiu":
+        raise GartError(
+            f"{file} holds {rows.dtype} values of shape {list(rows.shape)}; expected numbers of "
+            "shape [photographs, 17]"
+        )
     images = _images(folder, options.get("images_path"))
     files = sorted(p for p in images.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
     if len(files) != len(rows):
@@ -53,7 +57,7 @@ def read_llff(folder: Path, options: Mapping[str, str]) -> Posed:
             camera = make_camera(
                 pose, (focal, focal, width / 2, height / 2), (width, height), "pinhole", ()
             )
-        except (GartError, ValueError, OverflowError) as error:
+        except GartError as error:
             raise GartError(f"{file} has a bad camera for {path.name}: {error}") from error
         photographs.append(Photograph(path.name, path, camera))
     return Posed("llff", photographs, images)

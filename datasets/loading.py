@@ -47,6 +47,11 @@ def load_scene(scene: str, downscale: int, cache: Path | None) -> Capture:
 
 def _load_folder(folder: Path, source: str, downscale: int) -> Capture:
     posed = read_folder(folder)
+    if bad := posed.bad_points:
+        raise GartError(
+            f"{bad} of the {len(posed.points)} points of {folder} are not finite; remove them from "
+            "the model"
+        )
     files = [p.path for p in posed.photographs]
     check_present([*files, *(p.mask for p in posed.photographs if p.mask is not None)])
     train, test, rule = divide(folder, posed)
@@ -81,8 +86,7 @@ def read_folder(folder: Path) -> Posed:
     Raises:
         GartError: no reader knows it, or it is damaged, incomplete or contradicts itself.
     """
-    info = _read_info(folder)
-    loader, options = info.get("loader"), info.get("loader_kwargs") or {}
+    loader, options = _read_info(folder)
     if loader == "colmap" or (loader is None and find_model(folder)):
         posed = read_colmap(folder, options)
     elif loader in (None, "nerfstudio") and (folder / transforms.FILE).is_file():
@@ -95,23 +99,36 @@ def read_folder(folder: Path) -> Posed:
         posed = read_bundler(folder)
     else:
         posed = read_detected(folder)
-    names = Counter(p.name for p in posed.photographs)
-    if twice := [name for name, count in names.items() if count > 1]:
+    if not posed.photographs:
+        raise GartError(f"{folder} poses no photographs ({posed.loader}); solve for poses first")
+    files = Counter(os.path.normpath(p.path) for p in posed.photographs)
+    if twice := {p.name for p in posed.photographs if files[os.path.normpath(p.path)] > 1}:
         raise GartError(f"{folder} poses photographs twice: {some(twice)}; keep one of each")
     return posed
 
 
-def _read_info(folder: Path) -> Mapping[str, Any]:
+def _read_info(folder: Path) -> tuple[str | None, Mapping[str, Any]]:
+    """The loader of nb-info.json, if any, and its arguments."""
     file = folder / "nb-info.json"
     if not file.is_file():
-        return {}
+        return None, {}
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GartError(f"{file} cannot be read ({error}); mend or remove it") from error
     if not isinstance(info, dict):
         raise GartError(f"{file} holds {type(info).__name__}; expected a JSON object")
-    return info
+    loader, options = info.get("loader"), info.get("loader_kwargs") or {}
+    if not isinstance(loader, str | None) or not isinstance(options, dict):
+        raise GartError(
+            f"{file} has loader {loader!r} with loader_kwargs {options!r}; expected a name and an "
+            "object"
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("images_path", "colmap_path", "masks_path"):
+        if not isinstance(given.get(name, ""), str):
+            raise GartError(f"{file} has {name} {given[name]!r}; expected a folder's name")
+    return loader, given
 
 
 def _load_view(photograph: Photograph, downscale: int) -> tuple[View, bool]:

@@ -133,9 +133,17 @@ def is_transparent(image: Image.Image) -> bool:
     return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
 
 
+def orientation(image: Image.Image) -> int:
+    """The EXIF orientation of an image file, 1 (as it is) where it says nothing readable."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except (*_UNREADABLE, TypeError):
+        return 1
+
+
 def is_turned(image: Image.Image, camera: Camera) -> bool:
     """Whether `camera` is one of the image after its EXIF rotation by a quarter."""
-    turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    turned = orientation(image) in (5, 6, 7, 8)
     return turned and not fits(camera, image.size) and fits(camera, image.size[::-1])
 
 

@@ -61,6 +61,11 @@ class Posed:
     point_colors: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 3), np.uint8))
     background: tuple[float, float, float] | None = None
 
+    @property
+    def bad_points(self) -> int:
+        """How many points are not finite."""
+        return int((~np.isfinite(self.points).all(1)).sum())
+
 
 def make_lens(model: str, named: Mapping[str, float]) -> tuple[str, tuple[float, ...]]:
     """The simplest lens model with these coefficients, and its distortion.
@@ -106,18 +111,24 @@ def make_camera(
         GartError: a number is not finite, the pose is no rigid motion, or gart lacks the lens.
     """
     matrix = np.asarray(pose, dtype=np.float64)
-    if not np.isfinite([*matrix.flat, *intrinsics, *distortion]).all():
+    if not np.isfinite(to_float32([*matrix.flat, *intrinsics, *distortion])).all():
         raise GartError("its pose, intrinsics or lens hold a number that is not finite")
     rotation = matrix[:, :3]
     if not np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3) or np.linalg.det(rotation) < 0:
         raise GartError("its pose is not a rotation and a translation")
     fx, fy, cx, cy = map(float, intrinsics)
-    width, height = map(int, size)
     lens = tuple(map(float, distortion))
     try:
+        width, height = map(int, size)
         return Camera(torch.from_numpy(matrix).float(), fx, fy, cx, cy, width, height, model, lens)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise GartError(str(error)) from error
+
+
+def to_float32(values: ArrayLike) -> NDArray[np.float32]:
+    """Numbers beyond float32 become infinite, which the checks of what is not finite find."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float64).astype(np.float32)
 
 
 def some(names: Collection[str], shown: int = 5) -> str:

@@ -53,7 +53,7 @@ def divide(folder: Path, posed: Posed) -> tuple[list[Photograph], list[Photograp
     if not train:
         raise GartError(
             f"{folder} has {len(names)} posed photographs and none to train on ({rule}); "
-            "at least one must not be held out"
+            "list some as `train NAME` in its split.txt"
         )
     return (
         [p for p in photographs if p.name in train],
@@ -63,7 +63,9 @@ def divide(folder: Path, posed: Posed) -> tuple[list[Photograph], list[Photograp
 
 
 def _lines(file: Path) -> list[str]:
-    return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    # As the readers of models do: names may be of any bytes, and hold other separators of lines.
+    text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def _read_split(file: Path, names: Collection[str]) -> dict[str, set[str]]:
@@ -73,6 +75,8 @@ def _read_split(file: Path, names: Collection[str]) -> dict[str, set[str]]:
         if split not in ("train", "test") or not name:
             raise GartError(f"{file} has the line {line!r}; expected `train NAME` or `test NAME`")
         sets.setdefault(split, []).append(name[0])
+    if not sets:
+        raise GartError(f"{file} is empty; list photographs in it, or remove it")
     return {split: _known(listed, names, file) for split, listed in sets.items()}
 
 

@@ -75,22 +75,34 @@ def read_synthetic(folder: Path) -> Posed:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """The file's object with a list of frames that name images; null counts as absent."""
     try:
-        meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if not meta["frames"]:
+        meta = _without_nulls(json.loads(file.read_text(encoding="utf-8")))
+        if not isinstance(meta["frames"], list) or not meta["frames"]:
             raise ValueError("no frames")
-        if not all(isinstance(frame["file_path"], str) for frame in meta["frames"]):
-            raise ValueError("a frame's file_path is no text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GartError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
+        meta["frames"] = [_without_nulls(frame) for frame in meta["frames"]]
+        texts = [meta.get("ply_file_path", ""), *(f["file_path"] for f in meta["frames"])]
+        texts += [frame.get("mask_path", "") for frame in meta["frames"]]
+        for name in ("train_filenames", "val_filenames", "test_filenames"):
+            texts += list(meta.get(name, []))
+        if wrong := [text for text in texts if not isinstance(text, str) or "\0" in text]:
+            raise ValueError(f"{wrong[0]!r} is no file's name")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise GartError(
+            f"{file} cannot be read ({type(error).__name__}: {error}); write it again"
+        ) from error
     return meta
+
+
+def _without_nulls(value: Any) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item is not None}
 
 
 def _photographs(
     folder: Path, file: Path, meta: Mapping[str, Any], split: Split | None
 ) -> list[Photograph]:
     # Before the cameras: those without a size take it from the image.
-    check_present([_image_path(folder, frame.get("file_path", "?")) for frame in meta["frames"]])
+    check_present([_image_path(folder, frame["file_path"]) for frame in meta["frames"]])
     return [_photograph(folder, file, meta, frame, split) for frame in meta["frames"]]
 
 
@@ -103,7 +115,7 @@ def _photograph(
         camera = _camera(path, {**meta, **frame})
     except KeyError as error:
         raise GartError(f"{file} lacks {error} for {name}") from error
-    except (GartError, TypeError, ValueError) as error:
+    except (GartError, TypeError, ValueError, ArithmeticError, IndexError) as error:
         raise GartError(f"{file} has a bad camera for {name}: {error}") from error
     mask = folder / frame["mask_path"] if "mask_path" in frame else None
     name = Path(os.path.relpath(path, folder)).as_posix()

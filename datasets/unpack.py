@@ -159,6 +159,6 @@ def require_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(there).free
     if size > free:
         raise GartError(
-            f"{size / 1e9:.1f} GB do not fit into {there}, which has {free / 1e9:.1f} GB left; "
+            f"{size / 1e6:,.0f} MB do not fit into {there}, which has {free / 1e6:,.0f} MB left; "
             "free some, or choose another place with --to or --cache"
         )

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gart.lenses import FISHEYES, PARAMETERS, distort, undistort
 
+MAX_SIDE = 32768
+"""Of an image, in pixels: beyond it a file is damaged rather than ambitious."""
+
 
 @dataclass(frozen=True, eq=False)
 class Camera:
@@ -23,7 +26,7 @@ class Camera:
     Attributes:
         c2w: [3, 4] float32 on the CPU, camera to world.
         fx, fy, cx, cy: intrinsics in pixels of the image used.
-        width, height: image size in pixels.
+        width, height: image size in pixels, at most `MAX_SIDE`.
         model: a key of `gart.lenses.PARAMETERS`.
         distortion: the model's parameters; missing trailing ones are zero.
     """
@@ -41,8 +44,10 @@ class Camera:
     def __post_init__(self) -> None:
         if tuple(self.c2w.shape) != (3, 4):
             raise ValueError(f"c2w has shape {list(self.c2w.shape)}; expected [3, 4]")
-        if self.width < 1 or self.height < 1:
-            raise ValueError(f"image size is {self.width} x {self.height}; expected at least 1 x 1")
+        if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
+            raise ValueError(
+                f"image size is {self.width} x {self.height}; expected pixels from 1 to {MAX_SIDE}"
+            )
         if not (self.fx > 0 and self.fy > 0):
             raise ValueError(f"focal lengths are {self.fx}, {self.fy}; expected positive pixels")
         if self.model not in PARAMETERS:

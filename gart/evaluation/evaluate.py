@@ -10,6 +10,7 @@ import torch
 
 from gart.capture import View
 from gart.errors import GartError
+from gart.evaluation.exposure import fit_exposure
 from gart.evaluation.lpips import Lpips, Net, WeightsMissingError
 from gart.evaluation.protocol import LPIPS_NETS, METRICS, find_protocol, parse_metrics
 from gart.evaluation.views import (
@@ -42,6 +43,7 @@ def evaluate(
     background: tuple[float, float, float] = (0.0, 0.0, 0.0),
     settings: Settings | None = None,
     undistorted: bool = False,
+    exposure: bool = False,
     report: Report = lambda done, total, record: None,
     pictures: Pictures | None = None,
 ) -> dict[str, Any]:
@@ -57,13 +59,14 @@ def evaluate(
         settings: the renderer's settings.
         undistorted: also with "rt", compare pinhole images with undistorted photographs, so that
             the numbers of both modes belong to the same photographs.
+        exposure: fit the colours of every rendering to its photograph first (`fit_exposure`).
         report: called after every image.
         pictures: called after every image with what was compared.
 
     Returns:
         What eval.json holds: `mode`, `protocol` (all its choices), `photographs` (as taken or
-        undistorted), `background`, counts `gaussians` and `images`, `seconds` in all and
-        `render_seconds`, `mean` over the images, `unavailable` (metric -> why its value is
+        undistorted), `exposure`, `background`, counts `gaussians` and `images`, `seconds` in all
+        and `render_seconds`, `mean` over the images, `unavailable` (metric -> why its value is
         null), the `lpips_weights` files, and `per_image` records.
 
     Raises:
@@ -96,6 +99,8 @@ def evaluate(
             raise GartError(f"the mask of {view.name} leaves no pixel to evaluate")
         photo = photo.to(image.device)
         mask = None if mask is None else mask.to(image.device)
+        if exposure:
+            image = fit_exposure(image, photo, mask)
         image = quantise(image, rules.rounding)
         records.append({"name": view.name, **rules.measure(image, photo, mask, names, networks)})
         if pictures is not None:
@@ -106,6 +111,7 @@ def evaluate(
         "mode": mode,
         "protocol": rules.describe(),
         "photographs": UNDISTORTED if distorted else "as taken",
+        "exposure": exposure,
         "background": list(background),
         "gaussians": len(gaussians),
         "images": len(views),

@@ -33,12 +33,14 @@ class KeptFrames:
         self._base = _digest(gaussians, choices)
         self._known: dict[str, str] = {}
         record = folder / RECORD
-        for line in record.read_text("utf-8").splitlines() if record.is_file() else []:
+        text = record.read_text("utf-8", "replace") if record.is_file() else ""
+        for line in text.splitlines():
             try:
                 entry = json.loads(line)
                 self._known[entry["file"]] = entry["digest"]
             except (ValueError, TypeError, KeyError):
                 continue  # cut off by a crash: that file is rendered again
+        self._current: set[str] = set()
 
     def digest(self, camera: Camera) -> str:
         """Of all that decides the camera's images."""
@@ -47,7 +49,13 @@ class KeptFrames:
 
     def has(self, file: str, digest: str) -> bool:
         """Whether `file` is there and shows what `digest` says."""
+        self._current.add(digest)
         return self._known.get(file) == digest and (self._folder / file).is_file()
+
+    def others(self) -> int:
+        """How many files of other cameras, scenes or settings than were asked for lie there."""
+        stale = (file for file, digest in self._known.items() if digest not in self._current)
+        return sum((self._folder / file).is_file() for file in stale)
 
     def add(self, file: str, digest: str) -> None:
         """Note that `file` was written whole."""

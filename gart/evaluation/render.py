@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -35,10 +36,17 @@ Report = Callable[[int, int, str], None]
 
 
 class Rendered(NamedTuple):
-    """What came of it: views that were there already, and a video's format ("" for a folder)."""
+    """What came of it.
 
-    kept: int
-    codec: str
+    Attributes:
+        kept: views that were there already.
+        others: files of earlier, other renderings that lie in the folder too.
+        codec: a video's format, "" for a folder.
+    """
+
+    kept: int = 0
+    others: int = 0
+    codec: str = ""
 
 
 def render_views(
@@ -77,18 +85,17 @@ def render_views(
             for i, (name, camera) in enumerate(views):
                 video.add(render_view(gaussians, camera, mode, settings).over(backdrop))
                 report(i + 1, len(views), name)
-        return Rendered(0, video.codec)
+        return Rendered(codec=video.codec)
+    endings = {ending: wanted for wanted in outputs for ending in ENDINGS[wanted]}
     stems = [_stem(name) for name, _ in views]
-    if len(set(stems)) < len(stems):
-        double = next(stem for stem in stems if stems.count(stem) > 1)
-        raise GartError(
-            f"two views would be written to {output / double}.png; rename one photograph"
-        )
+    counts = Counter(stem + ending for stem in stems for ending in endings)
+    if double := [file for file, count in counts.items() if count > 1]:
+        raise GartError(f"two views would be written to {output / double[0]}; rename a photograph")
     frames = KeptFrames(output, gaussians, mode, background, settings)
     kept = 0
     for i, (name, camera) in enumerate(views):
         digest = frames.digest(camera)
-        files = {stems[i] + end: wanted for wanted in outputs for end in ENDINGS[wanted]}
+        files = {stems[i] + ending: wanted for ending, wanted in endings.items()}
         missing = [file for file in files if not frames.has(file, digest)]
         if missing:
             rendering = render_view(gaussians, camera, mode, settings)
@@ -98,7 +105,7 @@ def render_views(
         else:
             kept += 1
         report(i + 1, len(views), name)
-    return Rendered(kept, "")
+    return Rendered(kept, frames.others())
 
 
 def _save(path: Path, wanted: str, rendering: Rendering, backdrop: Tensor) -> None:
@@ -114,6 +121,11 @@ def _save(path: Path, wanted: str, rendering: Rendering, backdrop: Tensor) -> No
 
 
 def _stem(name: str) -> str:
-    """`name` without the suffix of an image file; other dots (frame.0001) belong to the name."""
+    """`name` without the suffix of an image file; other dots (frame.0001) belong to the name.
+
+    Names that lead out of the capture's image folder stay in the renderings' folder: outside of it
+    lie the photographs themselves.
+    """
     path = Path(name)
+    path = Path(*(part for part in path.parts if part not in ("..", path.anchor)))
     return str(path.with_suffix("") if path.suffix.lower() in PHOTO_SUFFIXES else path)

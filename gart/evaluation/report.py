@@ -91,7 +91,7 @@ class Report:
             f"<style>{style}</style></head>\n<body>{body}</body></html>\n"
         )
         path = self.folder / "index.html"
-        write_bytes(path, text.encode())
+        write_bytes(path, text.encode(errors="backslashreplace"))  # names hold any bytes
         return path
 
 

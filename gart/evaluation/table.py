@@ -28,6 +28,7 @@ _NOTES = {
     "tanksandtemples": "Tanks and Temples by name is nerfbaselines' own reconstruction; the "
     "published rows are of the photographs and cameras that the authors of 3DGS distribute.",
     "undistorted": "(u): compared with undistorted photographs, as tilegs renders pinhole images.",
+    "exposure": "(e): colours of each rendering were fitted to its held-out photograph first.",
 }
 
 
@@ -46,6 +47,7 @@ class Row:
         images: held-out images.
         protocol: how images were compared.
         undistorted: photographs were undistorted first.
+        exposure: colours were fitted to each photograph first.
         source: where a published row is from, "" for one's own.
     """
 
@@ -62,6 +64,7 @@ class Row:
     images: int | None = None
     protocol: str = ""
     undistorted: bool = False
+    exposure: bool = False
     source: str = ""
 
 
@@ -84,6 +87,7 @@ def row_of(
         images=result["images"],
         protocol=result["protocol"]["name"],
         undistorted=result["photographs"] == UNDISTORTED,
+        exposure=result.get("exposure", False),
     )
 
 
@@ -109,6 +113,7 @@ class Table:
             "protocol": published and other,
             "tanksandtemples": any(row.dataset == "tanksandtemples" for row in self.rows),
             "undistorted": any(row.undistorted for row in self.rows),
+            "exposure": any(row.exposure for row in self.rows),
         }
         return [_NOTES[name] for name, is_wanted in wanted.items() if is_wanted]
 
@@ -126,7 +131,7 @@ class Table:
         rule = ["-" * width for width in widths]
         text = "".join(
             "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |\n"
-            for line in [headings, rule, *([c.replace("|", r"\|") for c in row] for row in lines)]
+            for line in [headings, rule, *([_in_markdown(c) for c in row] for row in lines)]
         )
         return text + "".join(f"\n{note}\n" for note in self.notes())
 
@@ -151,7 +156,8 @@ class Table:
         """
         check_suffix(path)
         texts = {".md": self.markdown, ".csv": self.csv, ".json": self.json}
-        write_bytes(path, texts[path.suffix.lower()]().encode())
+        text = texts[path.suffix.lower()]()
+        write_bytes(path, text.encode(errors="backslashreplace"))  # names hold any bytes
 
 
 def check_suffix(path: Path) -> None:
@@ -173,11 +179,15 @@ def difference(first: dict[str, Any], other: dict[str, Any]) -> dict[str, float]
 def _means(rows: Sequence[Row]) -> list[Row]:
     """A row for each method and protocol that has several scenes."""
     means = []
-    for key in dict.fromkeys((row.method, row.protocol, row.undistorted) for row in rows):
-        same = [row for row in rows if (row.method, row.protocol, row.undistorted) == key]
+
+    def kind(row: Row) -> tuple[str, str, bool, bool]:
+        return row.method, row.protocol, row.undistorted, row.exposure
+
+    for key in dict.fromkeys(map(kind, rows)):
+        same = [row for row in rows if kind(row) == key]
         if len({row.scene for row in same}) < 2 or len({row.scene for row in same}) < len(same):
             continue  # one scene, or a scene twice, whose mean would mean nothing
-        method, protocol, undistorted = key
+        method, protocol, undistorted, exposure = key
         gpus = {row.gpu for row in same}
         names = (*METRICS, "gaussians", "train_seconds")
         numbers: dict[str, Any] = {n: _mean([getattr(row, n) for row in same]) for n in names}
@@ -191,6 +201,7 @@ def _means(rows: Sequence[Row]) -> list[Row]:
                 images=sum(row.images or 0 for row in same),
                 protocol=protocol,
                 undistorted=undistorted,
+                exposure=exposure,
             )
         )
     return means
@@ -221,6 +232,11 @@ def _published(dataset: str) -> list[Row]:
     ]
 
 
+def _in_markdown(cell: str) -> str:
+    """A bar or a line break in a scene's name would end the cell."""
+    return " ".join(cell.split()).replace("|", r"\|")
+
+
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -239,7 +255,7 @@ def _time(seconds: float | None) -> str:
 _COLUMNS = (
     ("data set", lambda row: row.dataset),
     ("scene", lambda row: row.scene),
-    ("method", lambda row: row.method + " (u)" * row.undistorted),
+    ("method", lambda row: row.method + " (u)" * row.undistorted + " (e)" * row.exposure),
     ("PSNR", lambda row: _number(row.psnr, 2)),
     ("SSIM", lambda row: _number(row.ssim, 3)),
     ("LPIPS", lambda row: _number(row.lpips, 3)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +22,34 @@ def atomic(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    # The beginning of the name, for a name of the greatest length leaves no room for more.
+    temporary = path.with_name(f".{path.stem[:40]}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())  # else a power cut may keep the name and lose the content
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is None:  # numpy's, which says how many bytes are missing and not why
+            why = f"not all could be written, is the disk full? ({error})"
+            raise OSError(errno.EIO, why, str(path)) from error
+        if error.filename in (None, str(temporary)):  # None: of a write, as to a full disk
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(path: str | Path) -> None:
+    """Raise OSError before the work and not after it, where `path` cannot be written."""
+    folder = Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

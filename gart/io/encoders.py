@@ -42,7 +42,7 @@ class Encoder(Protocol):
         """Append [H, W, 3] uint8 RGB of the size it was opened with."""
 
     def close(self) -> None:
-        """Complete the file."""
+        """Complete the file; a full disk goes unnoticed, so `count_frames` must tell."""
 
 
 def open_encoder(path: Path, suffix: str, width: int, height: int, fps: float) -> Encoder:
@@ -67,6 +67,17 @@ def open_encoder(path: Path, suffix: str, width: int, height: int, fps: float) -
         f"of {', '.join(OPENCV_CODECS[suffix])}; pip install imageio-ffmpeg, or write to a folder "
         "instead"
     )
+
+
+def count_frames(path: Path) -> int:
+    """How many frames of a video file can be read."""
+    count = 0
+    with _silence():
+        video = cv2.VideoCapture(str(path))
+        while video.grab():
+            count += 1
+        video.release()
+    return count
 
 
 class _OpenCv:

@@ -164,7 +164,7 @@ class RunFolder:
             raise GartError(
                 f"{self.config} cannot be read ({error.strerror}); is {self.path} a run folder?"
             ) from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise GartError(f"{self.config} is not valid YAML: {error}") from error
         for section in ("gart", "dataset", "training"):
             if not isinstance(config, dict) or not isinstance(config.get(section), dict):

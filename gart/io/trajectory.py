@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from gart.cameras import Camera
+from gart.cameras import MAX_SIDE, Camera
 from gart.errors import GartError
 from gart.io.atomic import write_json
 
 FORMAT = "nerfbaselines-v1"
-MAX_SIDE = 32768
-"""Of an image, in pixels: beyond it a file is damaged rather than ambitious."""
+
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class Trajectory(NamedTuple):
@@ -108,7 +107,7 @@ def _numbers(value: Any, count: int, where: str) -> list[float]:
     good = (
         isinstance(value, list)
         and len(value) == count
-        and all(type(v) in (int, float) and abs(v) <= sys.float_info.max for v in value)
+        and all(type(v) in (int, float) and abs(v) <= _LARGEST for v in value)
     )
     if not good:
         raise GartError(f"{where} is {str(value)[:80]}; expected {count} finite number(s)")

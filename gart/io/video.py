@@ -11,10 +11,12 @@ from torch import Tensor
 
 from gart.errors import GartError
 from gart.io.atomic import atomic
-from gart.io.encoders import Encoder, open_encoder
+from gart.io.encoders import Encoder, count_frames, open_encoder
 from gart.io.images import quantise
 
 SUFFIXES = (".mp4", ".webm")
+MAX_FPS = 1000
+"""Of a video; one frame takes as many seconds at most. Encoders hang or fail far beyond."""
 
 
 def is_video(path: str | Path) -> bool:
@@ -32,13 +34,14 @@ class VideoFile:
         codec: name of the format, known after the first frame: H.264, MPEG-4, VP9 or VP8.
 
     Raises:
-        GartError: the suffix is not one of `SUFFIXES`, a frame has another size or is a pixel
-            small, no frame came, or no encoder.
+        GartError: the suffix is not one of `SUFFIXES`, fps are out of range, a frame has another
+            size or is a pixel small, no frame came, or no encoder.
     """
 
     def __init__(self, path: str | Path, fps: float) -> None:
         self.path, self.fps = Path(path), fps
         self.codec = ""
+        self._frames = 0
         self._encoder: Encoder | None = None
         self._shape: torch.Size | None = None
         self._stack = ExitStack()
@@ -46,8 +49,10 @@ class VideoFile:
             raise GartError(
                 f"{path}: videos are written as {' or '.join(SUFFIXES)}; got {self.path.suffix!r}"
             )
-        if not fps > 0:
-            raise GartError(f"{path}: fps is {fps}; expected a positive number")
+        if not 1 / MAX_FPS <= fps <= MAX_FPS:
+            raise GartError(
+                f"{path}: fps is {fps:g}; expected {1 / MAX_FPS} to {MAX_FPS}, which --fps sets"
+            )
 
     def __enter__(self) -> VideoFile:
         self._temporary = self._stack.enter_context(atomic(self.path))
@@ -70,6 +75,7 @@ class VideoFile:
                 "write to a folder instead"
             )
         self._encoder.write(frame[:height, :width].cpu().numpy())
+        self._frames += 1
 
     def __exit__(
         self,
@@ -77,13 +83,26 @@ class VideoFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._encoder is not None:
-            self._encoder.close()
-        elif kind is None:
-            error = GartError(f"{self.path}: no frame was written")
-            self._stack.__exit__(GartError, error, None)
-            raise error
-        self._stack.__exit__(kind, error, traceback)
+        failure = error
+        try:
+            if self._encoder is not None:
+                self._encoder.close()
+            if error is None:
+                self._check()
+        except GartError as late:
+            failure = late
+        self._stack.__exit__(type(failure) if failure else None, failure, traceback)
+        if failure is not error:
+            assert failure is not None
+            raise failure
+
+    def _check(self) -> None:
+        if not self._frames:
+            raise GartError(f"{self.path}: no frame was written")
+        if (there := count_frames(self._temporary)) < self._frames:
+            raise GartError(
+                f"{self.path}: {there} of {self._frames} frames could be written; is the disk full?"
+            )
 
     def _open(self, width: int, height: int) -> Encoder:
         if not (width and height):

@@ -1,4 +1,4 @@
-"""nerfbaselines' loaded data sets and cameras as gart's."""
+"""nerfbaselines' loaded training sets as gart's captures."""
 
 from __future__ import annotations
 
@@ -8,34 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from nerfbaselines import camera_model_from_int
 
-from gart.cameras import Camera
 from gart.capture import Capture, View
-from gart.datasets.posed import make_camera, make_lens
+from gart.datasets.convert import to_camera
 from gart.errors import GartError
-from gart.lenses import PARAMETERS
-
-_ORDER = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
-"""nerfbaselines' order of coefficients, whatever the model; it may end early."""
-
-
-def to_camera(camera: Any) -> Camera:
-    """A single camera of nerfbaselines (arrays without a leading axis).
-
-    Raises:
-        GartError: a number is not finite, the pose is no rigid motion, or gart lacks the lens.
-    """
-    model = camera_model_from_int(int(camera.camera_models))
-    named = dict(zip(_ORDER, np.asarray(camera.distortion_parameters).tolist(), strict=False))
-    if model == "opencv_fisheye":  # its p1 and p2 mean nothing
-        named = {name: named.get(name, 0.0) for name in PARAMETERS[model]}
-    return make_camera(
-        camera.poses,
-        np.asarray(camera.intrinsics).tolist(),
-        np.asarray(camera.image_sizes).tolist(),
-        *make_lens(model, named),
-    )
 
 
 def to_capture(dataset: dict[str, Any]) -> Capture:

@@ -15,10 +15,11 @@ from nerfbaselines import Method
 from torch import Tensor, tensor
 
 from gart.cli.device import choose_device
+from gart.datasets.convert import to_camera
 from gart.errors import GartError
 from gart.evaluation import render_view
 from gart.io import load_ply, save_ply
-from gart.nerfbaselines.convert import to_camera, to_capture
+from gart.nerfbaselines.convert import to_capture
 from gart.nerfbaselines.spec import CAMERA_MODELS, OUTPUTS, REQUIRED_FEATURES
 from gart.scene import Gaussians
 from gart.tracing import TraceSettings

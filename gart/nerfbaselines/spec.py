@@ -1,4 +1,5 @@
-"""What nerfbaselines reads at every start: that the method `gart` exists and what it takes.
+"""What nerfbaselines reads at every start: that the method `gart` exists and what it takes, and the
+data set Deep Blending, which nerfbaselines lacks.
 
 The module is the entry point `gart` of the group `nerfbaselines.specs`.
 """
@@ -6,6 +7,8 @@ The module is the entry point `gart` of the group `nerfbaselines.specs`.
 from __future__ import annotations
 
 from nerfbaselines import register
+
+from gart.datasets.deepblending import SPEC as DEEP_BLENDING
 
 REQUIRED_FEATURES = ("color", "points3D_xyz", "points3D_rgb")
 CAMERA_MODELS = ("pinhole", "opencv", "opencv_fisheye", "full_opencv")
@@ -35,3 +38,4 @@ register(
         },
     }
 )
+register(DEEP_BLENDING)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gart.errors import GartError
+from gart.errors import GartError, UsageError
 from gart.io.atomic import atomic, write_json
+from gart.training.config import TrainConfig
 
 FORMAT = 1
 
@@ -95,3 +97,35 @@ def load_checkpoint(path: Path) -> State:
             "--overwrite"
         )
     return State(tensors, values)
+
+
+def require_same(state: State, config: TrainConfig, photographs: list[int]) -> None:
+    """Check that `state` is of a run with these settings and photographs.
+
+    Only memory, and how often a run logs and saves, may change when it is continued.
+
+    Args:
+        state: a checkpoint's.
+        config: of the run that continues it.
+        photographs: their number and their size in pixels.
+
+    Raises:
+        UsageError: it is another run's.
+    """
+    free = {"log_every", "checkpoint_every", "checkpoint_keep", "memory_limit"}
+    saved_config: Any = state.values["config"]
+    # A setting younger than the checkpoint: its default is what was done before it came.
+    before = {f.name: f.default for f in fields(TrainConfig)} | saved_config
+    for key, value in config.as_dict().items():
+        if key not in free and before[key] != value:
+            raise UsageError(
+                f"the checkpoint was trained with {key}={before[key]}, now {key} is {value}; "
+                f"continue with {key}={before[key]}, or train anew with --overwrite"
+            )
+    saved: Any = state.values["photographs"]
+    if saved != photographs:
+        raise UsageError(
+            f"the checkpoint was trained on {saved[0]} photographs of {saved[1]} pixels, "
+            f"now there are {photographs[0]} of {photographs[1]}; give the same scene and "
+            "--downscale, or train anew with --overwrite"
+        )

@@ -15,6 +15,7 @@ from gart.errors import UsageError
 from gart.memory import parse_size
 from gart.tracing import BACKWARD_MODES, LT_LAYOUTS, SH_MODES, TRACERS
 
+STRATEGIES = ("mcmc", "adc", "error")
 PRESETS = Path(__file__).with_name("presets")
 
 
@@ -42,7 +43,8 @@ class TrainConfig:
     """Everything that decides a training run, besides the capture and the device.
 
     Iteration numbers of the schedules are those of a run of 30,000 iterations; shorter runs shrink
-    them (`gart.training.schedule`). Learning rates are those of 3DGS, densification is 3DGS-MCMC's.
+    them (`gart.training.schedule`). Learning rates are those of 3DGS, densification is 3DGS-MCMC's
+    unless `strategy` says otherwise.
 
     Raises:
         UsageError: a value is out of its range, on construction.
@@ -85,15 +87,34 @@ class TrainConfig:
     lr_sh_dc: float = _setting(2.5e-3, "learning rate of the mean colour", low=0)
     lr_sh_rest: float = _setting(1.25e-4, "learning rate of higher harmonics", low=0)
 
+    exposure: bool = _setting(
+        False, "learn an affine colour transform for every photograph; held-out views have none"
+    )
+    lr_exposure: float = _setting(1e-2, "first learning rate of those transforms", low=0)
+    lr_exposure_final: float = _setting(1e-3, "last learning rate of those transforms", low=0)
+
     init_opacity: float = _setting(0.5, "opacity of the first Gaussians", low=1e-4, high=0.9999)
     init_scale: float = _setting(0.4, "first scale, in nearest-neighbour distances", low=1e-6)
     init_random: int = _setting(100_000, "Gaussians to begin with where no points are", low=1)
 
+    strategy: str = _setting(
+        "mcmc",
+        "which Gaussians there are: 3DGS-MCMC, 3DGS's density control, or growth by error",
+        choices=STRATEGIES,
+    )
     densify_from: int = _setting(500, "first iteration that densifies", low=0)
     densify_until: int = _setting(25_000, "iteration at which densification ends", low=0)
     densify_every: int = _setting(100, "iterations between two densifications", low=1)
-    growth: float = _setting(0.05, "growth per densification until the budget", low=0, high=1)
-    dead_opacity: float = _setting(0.005, "opacity at which a Gaussian is moved", low=0, high=0.5)
+    growth: float = _setting(
+        0.05, "growth per densification until the budget (mcmc)", low=0, high=1
+    )
+    dead_opacity: float = _setting(
+        0.005, "opacity at which a Gaussian is moved or removed", low=0, high=0.5
+    )
+    grad_threshold: float = _setting(
+        2e-4, "gradient of the mean in the image from which a Gaussian grows (adc)", low=0
+    )
+    reset_every: int = _setting(3000, "iterations between two resets of opacity (adc)", low=1)
     noise: float = _setting(5e5, "exploration noise of the means", low=0)
 
     filter_variance: float = _setting(0.2, "3D smoothing filter, in pixels^2; 0 is off", low=0)
@@ -191,6 +212,11 @@ def _checked(f: Field[Any], value: object) -> int | float | str:
     if f.metadata["is_size"]:
         allowed = "a size such as 8GB, or 0"
     refused = UsageError(f"{f.name} is {value!r}; allowed is {allowed}")
+    if f.type == "bool":
+        truth = value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value))
+        if truth is None:
+            raise UsageError(f"{f.name} is {value!r}; allowed is true or false")
+        return truth
     if f.type == "str":
         if value not in choices:
             raise refused

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -117,6 +117,10 @@ class Journal:
             if page.copied is not None:
                 page.copied.synchronize()
             self._take(page)
+
+    def recount(self, gaussians: int) -> None:
+        """Correct the number of Gaussians after the iteration that was read last."""
+        self._arrived[-1] = replace(self._arrived[-1], gaussians=gaussians)
 
     def measured(self) -> list[Measured]:
         """The numbers of iterations that were read since the last call, in order."""

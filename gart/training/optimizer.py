@@ -86,6 +86,12 @@ class Adam:
         for moments in (*self.m.values(), *self.v.values()):
             moments[rows] = 0
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep the moments of `rows` (indices [R]) alone, in that order."""
+        for moments in (self.m, self.v):
+            for name, tensor in moments.items():
+                moments[name] = tensor[rows]
+
     def append(self, count: int) -> None:
         """Zero moments for `count` Gaussians that were appended to the scene."""
         for moments in (self.m, self.v):

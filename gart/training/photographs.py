@@ -45,3 +45,11 @@ class Photograph:
             mask.to(device, torch.uint8).contiguous(),
             counted,
         )
+
+    def over(self, background: Tensor) -> Tensor:
+        """[H, W, 3] float32 in [0, 1], one with alpha over `background` ([3])."""
+        values = self.image.float() / 255
+        if values.shape[-1] == 3:
+            return values
+        alpha = values[..., 3:]
+        return values[..., :3] * alpha + (1 - alpha) * background

@@ -27,6 +27,7 @@ class Schedule:
         sh_every: iterations between two SH degrees.
         densify_from, densify_until, densify_every: densification runs after iterations i with
             from <= i < until and (i - from) divisible by every; iterations count from 1.
+        reset_every: iterations between two resets of opacity (strategy adc).
     """
 
     iterations: int
@@ -35,8 +36,11 @@ class Schedule:
     densify_from: int
     densify_until: int
     densify_every: int
+    reset_every: int
     lr_means: float
     lr_means_final: float
+    lr_exposure: float
+    lr_exposure_final: float
     growth: float
 
     @classmethod
@@ -57,8 +61,11 @@ class Schedule:
             densify_from=start,
             densify_until=round(config.densify_until * factor),
             densify_every=shrunk(config.densify_every, 50),
+            reset_every=shrunk(config.reset_every, 500),
             lr_means=config.lr_means,
             lr_means_final=config.lr_means_final,
+            lr_exposure=config.lr_exposure,
+            lr_exposure_final=config.lr_exposure_final,
             growth=config.growth,
         )
 
@@ -68,15 +75,32 @@ class Schedule:
 
     def means_lr(self, iteration: int) -> float:
         """Learning rate of the means in `iteration` (from 1): log-linear, in scene extents."""
-        if self.lr_means_final == 0 or self.lr_means == 0:
-            return self.lr_means * (1 - (iteration - 1) / self.iterations)
+        return self._falling(self.lr_means, self.lr_means_final, iteration)
+
+    def exposure_lr(self, iteration: int) -> float:
+        """Learning rate of the exposures in `iteration` (from 1): log-linear."""
+        return self._falling(self.lr_exposure, self.lr_exposure_final, iteration)
+
+    def _falling(self, first: float, last: float, iteration: int) -> float:
+        if last == 0 or first == 0:
+            return first * (1 - (iteration - 1) / self.iterations)
         t = (iteration - 1) / max(1, self.iterations - 1)
-        return math.exp((1 - t) * math.log(self.lr_means) + t * math.log(self.lr_means_final))
+        return math.exp((1 - t) * math.log(first) + t * math.log(last))
 
     def densifies(self, iteration: int) -> bool:
         """Whether densification follows `iteration` (from 1)."""
         inside = self.densify_from <= iteration < self.densify_until
         return inside and (iteration - self.densify_from) % self.densify_every == 0
+
+    def resets(self, iteration: int) -> bool:
+        """Whether the densification after `iteration` is the first since a reset was due."""
+        before = max(0, iteration - self.densify_every)
+        return iteration // self.reset_every > before // self.reset_every
+
+    def growing_steps(self, iteration: int) -> int:
+        """Densifications from that after `iteration` to half-way, both included; at least 1."""
+        halfway = (self.densify_from + self.densify_until) // 2
+        return max(1, (halfway - iteration) // self.densify_every + 1)
 
     def target(self, count: int, budget: int) -> int:
         """Gaussians to have after a densification, given `count` before it.

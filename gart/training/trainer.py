@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gart.capture import Capture
-from gart.errors import GartError, UsageError
+from gart.errors import GartError
 from gart.memory import allocating
+from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace
-from gart.training.checkpoint import State
+from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
-from gart.training.densification import grow, relocate
+from gart.training.exposure import Exposures
 from gart.training.filter3d import NEAREST, SamplingFilter, smooth, smooth_backward
 from gart.training.initialization import initial_gaussians, scene_extent
 from gart.training.journal import FaultError, Journal, Measured
@@ -27,6 +27,7 @@ from gart.training.optimizer import Adam, Noise, learning_rates
 from gart.training.photographs import Photograph
 from gart.training.plan import training_size
 from gart.training.schedule import Schedule
+from gart.training.strategies import Observation, make_strategy
 
 USUAL_EXTENT = 5.0
 """Camera extent of the captures that 3DGS-MCMC was tuned on. Its noise and scale regularisation
@@ -85,6 +86,15 @@ class Trainer:
         self._unit = self.extent / USUAL_EXTENT
         self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
         self._sizes = self._filter_sizes()
+        self._exposures = Exposures(len(self._views), self.device) if config.exposure else None
+        self._strategy = make_strategy(
+            config,
+            self.schedule,
+            self.gaussians,
+            extent=self.extent,
+            views=len(self._views),
+            settings=self._settings,
+        )
 
     def step(self, densify: bool = False) -> dict[str, float]:
         """Run one iteration; returns `loss`, `psnr` (of the training view, in dB) and `gaussians`.
@@ -109,7 +119,8 @@ class Trainer:
             OutOfMemoryError: as `step`.
         """
         iteration = self.iteration + 1
-        view = self._views[self._next_view()]
+        number = self._next_view()
+        view, exposures = self._views[number], self._exposures
         scene, journal = self.gaussians, self._journal
         background = self._background
         if self.config.background == "random":
@@ -119,8 +130,12 @@ class Trainer:
             leaves = self._traced_scene(iteration)
             image = trace(leaves, view.camera, self._settings)
         with stage("loss"), self._naming(f"the loss of view {view.name}"):
+            rendering = Rendering(
+                image.color.detach(), image.opacity.detach(), image.depth.detach()
+            )
+            seen = exposures.apply(number, rendering) if exposures else rendering
             by_color, by_opacity = photometric_loss(
-                image,
+                seen,
                 view,
                 background,
                 self.config.ssim_weight,
@@ -128,13 +143,21 @@ class Trainer:
                 iteration,
                 through_opacity=self._through_opacity,
             )
+            if exposures:
+                by_color, by_opacity, by_exposure = exposures.backward(
+                    number, rendering, by_color, by_opacity
+                )
         with self._naming(f"the backward pass of view {view.name}"):
             outputs, by_outputs = [image.color], [by_color]
             if by_opacity is not None:
                 outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
             inputs = list(leaves.tensors().values())
             grads = Gaussians(*torch.autograd.grad(outputs, inputs, by_outputs))
-            del image, leaves, inputs, outputs, by_outputs, by_color, by_opacity
+            traced = leaves.map(Tensor.detach)
+            del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity
+        with stage("strategy"), self._naming("scoring"):
+            self._strategy.observe(Observation(iteration, view, seen, background, traced, grads))
+            del seen, traced
 
         with stage("optimiser"), self._naming("Adam"):
             smooth_backward(
@@ -151,16 +174,18 @@ class Trainer:
             amount = self.config.noise * means_lr / self._unit**2
             noise = Noise(amount, self.config.seed, iteration)
             self._optimizer.step(scene, grads, journal.fault, noise)
+            if exposures:
+                rate = self.schedule.exposure_lr(iteration)
+                exposures.step(number, by_exposure, rate, journal.fault)
         densifies = densify or self.schedule.densifies(iteration)
-        target = len(scene)
-        if densifies:
-            target = self.schedule.target(target, self.config.budget)
-        journal.close(iteration, view.name, target)
+        journal.close(iteration, view.name, len(scene))
         self._read(wait=densifies)  # a scene with a fault stays as it is
         with stage("densify"), self._naming("densification"):
             if densifies:
-                relocate(scene, self._optimizer, self.config.dead_opacity, self._generator)
-                self.gaussians = grow(scene, self._optimizer, target - len(scene), self._generator)
+                self.gaussians = self._strategy.densify(
+                    scene, self._optimizer, iteration, self._generator
+                )
+                journal.recount(len(self.gaussians))
             if densifies or iteration % self.config.filter_every == 0:
                 self._sizes = self._filter_sizes()
         self.iteration = iteration
@@ -191,6 +216,8 @@ class Trainer:
             **self.gaussians.tensors(),
             **{f"adam_m.{name}": t for name, t in optimizer.m.items()},
             **{f"adam_v.{name}": t for name, t in optimizer.v.items()},
+            **{f"strategy.{name}": t for name, t in self._strategy.tensors.items()},
+            **{f"exposure.{name}": t for name, t in self._exposed().items()},
             "filter_sizes": self._sizes,
             "generator": self._generator.get_state(),
             "host_generator": self._host_generator.get_state(),
@@ -222,13 +249,17 @@ class Trainer:
             ) from error
 
     def _restore(self, state: State) -> None:
-        self._require_same(state)
+        require_same(state, self.config, self._photographs())
         tensors = {name: t.to(self.device) for name, t in state.tensors.items()}
         names = [f.name for f in fields(Gaussians)]
         self.gaussians = Gaussians(**{name: tensors[name] for name in names})
         self._optimizer.m = {name: tensors[f"adam_m.{name}"] for name in names}
         self._optimizer.v = {name: tensors[f"adam_v.{name}"] for name in names}
         self._optimizer.steps = int(state.values["adam_steps"])  # type: ignore[call-overload]
+        watched = self._strategy.tensors
+        self._strategy.tensors = {name: tensors[f"strategy.{name}"] for name in watched}
+        for name, tensor in self._exposed().items():
+            tensor.copy_(tensors[f"exposure.{name}"])
         self._sizes = tensors["filter_sizes"]
         self._generator.set_state(state.tensors["generator"])
         self._host_generator.set_state(state.tensors["host_generator"])
@@ -258,6 +289,9 @@ class Trainer:
         active = replace(smoothed, sh=smoothed.sh[:, :coefficients].contiguous())
         return active.map(lambda t: t.detach().requires_grad_())
 
+    def _exposed(self) -> dict[str, Tensor]:
+        return self._exposures.tensors if self._exposures else {}
+
     def _new_journal(self) -> Journal:
         return Journal(self.device, self.config.log_every if self.device.type == "cuda" else 1)
 
@@ -277,24 +311,3 @@ class Trainer:
     def _photographs(self) -> list[int]:
         """Number and size in pixels of the training photographs."""
         return [len(self._views), sum(v.camera.width * v.camera.height for v in self._views)]
-
-    def _require_same(self, state: State) -> None:
-        """Only memory, and how often a run logs and saves, may change when it is continued."""
-        free = {"log_every", "checkpoint_every", "checkpoint_keep", "memory_limit"}
-        saved_config: Any = state.values["config"]
-        # A setting younger than the checkpoint: its default is what was done before it came.
-        before = {f.name: f.default for f in fields(TrainConfig)} | saved_config
-        for key, value in self.config.as_dict().items():
-            if key not in free and before[key] != value:
-                raise UsageError(
-                    f"the checkpoint was trained with {key}={before[key]}, now {key} is {value}; "
-                    f"continue with {key}={before[key]}, or train anew with --overwrite"
-                )
-        saved: Any = state.values["photographs"]
-        now = self._photographs()
-        if saved != now:
-            raise UsageError(
-                f"the checkpoint was trained on {saved[0]} photographs of {saved[1]} pixels, "
-                f"now there are {now[0]} of {now[1]}; give the same scene and --downscale, or "
-                "train anew with --overwrite"
-            )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gart.cameras import Camera
+from gart.cameras import MAX_SIDE, Camera
 from gart.errors import UsageError
-from gart.io.trajectory import MAX_SIDE
 
 
 def reframe(
@@ -52,6 +51,11 @@ def _resized(camera: Camera, width: int | None, height: int | None) -> Camera:
     else:
         scale = height / camera.height
         width = width or max(1, round(camera.width * scale))
+    if max(width, height) > MAX_SIDE:
+        raise UsageError(
+            f"--width and --height make images of {width} x {height}; expected pixels from 1 to "
+            f"{MAX_SIDE}"
+        )
     return replace(
         camera,
         fx=camera.fx * scale,

@@ -1,5 +1,11 @@
+import errno
+import os
+import subprocess
+import sys
+
 import pytest
 
+from gart.cli.output import printable
 from gart.errors import GartError
 
 
@@ -201,3 +207,47 @@ def test_backward_mode_of_what_is_only_rendered(gart, trained):
     run = trained / "runs/demo"
     fails(gart("profile", str(run / "point_cloud.ply"), "--backward", "pixel"), 2, message)
     fails(gart("profile", str(run), "--mode", "tilegs", "--backward", "pixel"), 2, message)
+
+
+def test_what_a_terminal_would_obey_is_shown_as_escapes(gart, tmp_path):
+    name = os.fsdecode(b"\x1b[31mred\xff")
+    message = (
+        r"scene '\x1b[31mred\udcff' is neither an existing folder nor a known name; gart train"
+    )
+    code, _, err = gart("train", name)
+    assert code == 2
+    assert message in err
+    for folder in ("images", "sparse/0"):
+        (tmp_path / name / folder).mkdir(parents=True)
+    _, out, _ = gart("data", "check", name)
+    assert r"\x1b[31mred\udcff is not a capture" in out
+    assert printable("ä 日本\n\t\u2028") == r"ä 日本\n\t\u2028"
+
+
+def test_a_name_that_the_terminal_cannot_show_ends_no_command(tmp_path):
+    name = os.fsdecode(b"\xff")
+    (tmp_path / name).mkdir()
+    probe = "from gart.cli.app import main; main()"
+    line = [sys.executable, "-c", probe, "data", "check", name]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(line, capture_output=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert rb"\udcff is not a capture" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "No space left; free some and run the command"),
+        (OSError(errno.ENOSPC, "No space left", "a"), "a: No space left; free some and run the"),
+        (OSError(errno.EACCES, "Permission denied", "a\n"), r"a\n: Permission denied; give anot"),
+    ],
+)
+def test_failures_of_the_disk(gart, monkeypatch, error, message):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("gart.cli.runs.Source.find", fail)
+    code, _, err = gart("render")
+    assert code == 1
+    assert err.startswith(f"error: {message}")

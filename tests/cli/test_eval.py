@@ -105,8 +105,79 @@ def test_wrong_eval_options(gart, there, tmp_path):
     for option, message in (
         (("--mode", "rt,raster"), "--mode has 'raster'; expected rt, tilegs or rt,tilegs"),
         (("--mode", "rt,rt"), "--mode has 'rt'"),
+        (("--table", str(tmp_path)), "--table"),
+        (("--json", str(tmp_path)), "--json"),
+        (("--report", __file__), "--report"),
         (("--table", "t.txt"), "--table is t.txt; expected a name that ends in .md, .csv, .json"),
     ):
         code, _, err = gart("eval", "demo", *option)
         assert code == 2
         assert message in err
+
+
+def test_a_run_that_fails_is_left_out_of_the_table(gart, there, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree("runs/demo", broken)
+    (broken / "point_cloud.ply").unlink()
+    (there / "runs/demo/eval.json").unlink(missing_ok=True)
+    table, numbers = tmp_path / "t.csv", tmp_path / "n.json"
+    line = ["eval", str(broken), "demo", "--metrics", "psnr", "--table", str(table)]
+    code, _, err = gart(*line, "--json", str(numbers))
+    assert code == 1
+    assert f"failed {broken}: {broken} has no point_cloud.ply" in err
+    assert err.endswith(
+        "1 of 2 runs failed and are left out, as said above; mend them and run the command again\n"
+    )
+    assert [row["scene"] for row in csv.DictReader(table.open())] == ["demo"]
+    assert [result["run"] for result in json.loads(numbers.read_text())] == ["runs/demo"]
+    assert (there / "runs/demo/eval.json").is_file()
+
+
+def test_a_run_that_cannot_be_written_to_still_gives_its_numbers(gart, there, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree("runs/demo", run)
+    (run / "eval.json").unlink(missing_ok=True)
+    (run / "eval.json").mkdir()
+    code, _, err = gart("eval", str(run), "--metrics", "psnr", "--json", str(tmp_path / "n.json"))
+    assert code == 1
+    assert err.endswith(
+        f"error: {run}/eval.json: Is a directory; give another path, or mend this one\n"
+    )
+    assert json.loads((tmp_path / "n.json").read_text())["images"] == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "source: demo",
+            "source: /gone/scene",
+            "was trained on /gone/scene, which is gone; put it",
+        ),
+        ("background:\n  - 0.0\n", "background:\n  - 7\n", "background under dataset is [7, "),
+        ("sh: ray", "sh: what", "sh is 'what'; expected one of ray"),
+        ("gart:", "[" * 3000 + "gart:", "is not valid YAML"),
+    ],
+)
+def test_a_damaged_config_is_named(gart, there, tmp_path, old, new, message):
+    run = tmp_path / "run"
+    shutil.copytree("runs/demo", run)
+    text = (run / "config.yaml").read_text()
+    assert old in text
+    (run / "config.yaml").write_text(text.replace(old, new))
+    code, _, err = gart("eval", str(run), "--metrics", "psnr")
+    assert code == 1
+    assert message in err
+    assert "--debug" not in err
+
+
+def test_odd_records_of_the_training_leave_cells_out(gart, there, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree("runs/demo", run)
+    (run / "metrics.jsonl").write_text('{"seconds": "x"}\n')
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("gpu: null", "gpu: 3"))
+    table = tmp_path / "t.csv"
+    assert gart("eval", str(run), "--metrics", "psnr", "--table", str(table))[0] == 0
+    (row,) = csv.DictReader(table.open())
+    assert (row["gpu"], row["train_seconds"]) == ("3", "")

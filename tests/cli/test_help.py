@@ -51,7 +51,7 @@ def test_options_are_those_of_the_design(gart):
         "--device --seed --resume --overwrite",
         "render": "--mode --tracer --split --trajectory --frames --fps --width --height --fov "
         "--outputs --output",
-        "eval": "--mode --tracer --metrics --protocol --json --table --report",
+        "eval": "--mode --tracer --metrics --protocol --exposure --json --table --report",
         "profile": "--iterations --backward --mode --json",
         "doctor": "--json",
     }

@@ -94,7 +94,7 @@ def test_wrong_render_options(gart, there, tmp_path):
         (("--width", "0"), "--width is 0; expected pixels from 1 to 32768"),
         (("--fov", "200"), "--fov is 200; expected degrees between 0 and 180"),
         (("--outputs", "colour"), "output is 'colour'; expected some of color, rgba, opacity"),
-        (("--trajectory", "orbit", "--frames", "0"), "--frames is 0; expected at least 1"),
+        (("--trajectory", "orbit", "--frames", "0"), "--frames is 0; expected 1 to 100000"),
     ):
         code, _, err = gart("render", "demo", "--output", str(tmp_path), *option)
         assert code == 2

@@ -1,11 +1,14 @@
 """Formats that gart leaves to nerfbaselines' own detection."""
 
+import json
+
+import nerfbaselines
 import numpy as np
 import pytest
 from captures import look_at_origin, random_image, save_image
 
 from gart.datasets import load
-from gart.datasets.convert import _lens
+from gart.datasets.convert import to_camera
 from gart.datasets.posed import make_camera, make_lens
 from gart.errors import GartError
 
@@ -48,7 +51,21 @@ def test_an_unknown_loader(tmp_path):
         load(str(tmp_path))
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "mend or remove"), ("[]", "holds list")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "mend or remove"),
+        ("[" * 100_000, "mend or remove"),
+        ("[]", "holds list"),
+        ('{"loader": 3}', "has loader 3 with loader_kwargs {}; expected a name and an object"),
+        ('{"loader": "colmap", "loader_kwargs": ["a"]}', r"loader_kwargs \['a'\]; expected"),
+        *(
+            (json.dumps({"loader": "colmap", "loader_kwargs": {name: 3}}), f"has {name} 3")
+            for name in ("images_path", "colmap_path", "masks_path")
+        ),
+    ],
+    ids=range(8),
+)
 def test_a_damaged_nb_info(tmp_path, text, message):
     (tmp_path / "nb-info.json").write_text(text)
     with pytest.raises(GartError, match=rf"nb-info.json .*{message}"):
@@ -68,7 +85,15 @@ def test_a_damaged_nb_info(tmp_path, text, message):
     ],
 )
 def test_distortion_orders(model, given, gart_model, distortion):
-    assert _lens(model, given) == (gart_model, distortion)
+    camera = nerfbaselines.new_cameras(
+        poses=np.eye(3, 4, dtype=np.float32),
+        intrinsics=np.float32([30, 30, 16, 12]),
+        camera_models=np.int32(nerfbaselines.camera_model_to_int(model)),
+        image_sizes=np.int32([32, 24]),
+        distortion_parameters=np.float32(given),
+    )
+    converted = to_camera(camera)
+    assert (converted.model, converted.distortion) == (gart_model, distortion)
 
 
 def test_coefficients_that_a_model_lacks_are_refused():
@@ -80,3 +105,21 @@ def test_coefficients_that_a_model_lacks_are_refused():
 def test_a_mirrored_pose_is_refused():
     with pytest.raises(GartError, match="not a rotation"):
         make_camera(np.diag([1, 1, -1, 1])[:3], (30, 30, 16, 12), (32, 24), "pinhole", [])
+
+
+@pytest.mark.parametrize(
+    ("shift", "size", "message"),
+    [
+        (1e39, (32, 24), "not finite"),  # beyond float32
+        (0, (40_000, 24), "image size is 40000 x 24; expected pixels from 1 to 32768"),
+        (0, (0, 24), "image size is 0 x 24"),
+        (0, (10**30, 24), "image size is 1"),
+        (0, (float("inf"), 24), "infinity"),
+        (0, (float("nan"), 24), "NaN"),
+    ],
+)
+def test_numbers_out_of_any_range_are_refused(shift, size, message):
+    pose = np.eye(3, 4)
+    pose[0, 3] = shift
+    with pytest.raises(GartError, match=message):
+        make_camera(pose, (30, 30, 16, 12), size, "pinhole", [])

@@ -1,9 +1,12 @@
+import errno
 import io
 import json
+import shutil
 import tarfile
 import urllib.error
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -106,7 +109,6 @@ def test_deep_blending_takes_its_scene_out_of_the_archive(archive, tmp_path, cap
 def test_nerfbaselines_itself_loads_what_was_placed(archive, tmp_path):
     from nerfbaselines.datasets import download_dataset, load_dataset
 
-    deepblending.register()
     download_dataset("external://deepblending/drjohnson", tmp_path / "placed")
     dataset = load_dataset(tmp_path / "placed", "train", load_features=False)
     assert len(dataset["image_paths"]) == 8
@@ -272,7 +274,7 @@ def test_an_archive_that_would_write_elsewhere_is_refused(name, publish, tmp_pat
 
 def test_a_full_disk_is_noticed_before(archive, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    with pytest.raises(GartError, match=r"do not fit into .*, which has 0\.0 GB left; free some"):
+    with pytest.raises(GartError, match=r"do not fit into .*, which has 0 MB left; free some"):
         download_scene("deepblending", "playroom", tmp_path / "scene", quiet)
 
 
@@ -401,3 +403,35 @@ def test_an_existing_folder_wins_over_a_name(offline, colmap, monkeypatch, tmp_p
     capture = load("garden", cache=tmp_path / "cache")
     assert capture.metadata["source"] == str(folder)
     assert offline == []
+
+
+def test_a_folder_that_cannot_be_written_is_no_network_failure(archive, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(GartError, match=r"file/.scene.partial could not be written \(Not a dir"):
+        download_scene("deepblending", "playroom", tmp_path / "file/scene", quiet)
+    assert archive.asked == []
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_disk_that_fills_up_keeps_what_came(archive, tmp_path, ranges, monkeypatch):
+    archive.ranges = ranges
+    copy = shutil.copyfileobj
+
+    def full(source, target, length=0):
+        copy(source, target, length)
+        if target.name.endswith("points3D.bin"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfileobj", full)
+        with pytest.raises(GartError, match=r"scene.partial could not be written \(No space left"):
+            download_scene("deepblending", "playroom", tmp_path / "scene", quiet)
+    download_scene("deepblending", "playroom", tmp_path / "scene", quiet)
+    assert len(load(str(tmp_path / "scene")).train) == 8
+
+
+def test_the_working_folder_is_not_replaced(archive, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is the working folder and cannot be replaced"):
+        download_scene("deepblending", "playroom", Path("."), quiet)
+    assert archive.asked == []

@@ -211,3 +211,9 @@ def test_a_short_answer_is_no_file(server, tmp_path):
     server.break_after, server.breaks = 1000, 100
     with pytest.raises(http.client.IncompleteRead):
         RemoteFile(server.url + PATH).read(10)
+
+
+def test_an_empty_file_is_refused(serve, tmp_path):
+    with pytest.raises(GartError, match=r"file.bin is an empty file; try again later"):
+        fetch(serve({PATH: b""}), tmp_path)
+    assert names(tmp_path) == []

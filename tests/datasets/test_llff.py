@@ -56,7 +56,7 @@ def test_poses_and_photographs_must_be_as_many(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.zeros((9, 15)), r"has shape \[9, 15\]; expected \[photographs, 17\]"),
+        (np.zeros((9, 15)), r"holds float64 values of shape \[9, 15\]; expected"),
         (np.zeros((9, 17)), r"bad camera for 0\.png: "),
         (np.full((9, 17), np.nan), r"bad camera for 0\.png: "),
         (np.array([{}]), r"poses_bounds.npy cannot be read"),

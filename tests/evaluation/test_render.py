@@ -140,3 +140,39 @@ def test_whatever_changes_the_image_is_rendered_again(gaussians, camera, rendere
     ):
         assert (kept(**options), kept(**options)) == (0, 1), options
         assert (kept(), kept()) == (0, 1)
+
+
+def test_no_name_leads_out_of_the_folder(gaussians, camera, rendered, tmp_path):
+    photograph = tmp_path / "photograph.png"
+    photograph.write_bytes(b"mine")
+    names = [str(photograph), "../up.png", "a/../../b.png"]
+    render_views(gaussians, [(name, camera) for name in names], tmp_path / "out")
+    assert photograph.read_bytes() == b"mine"
+    assert files(tmp_path / "out") == ["a/b.png", str(photograph.relative_to("/")), "up.png"]
+    assert files(tmp_path) == [
+        *sorted(f"out/{name}" for name in files(tmp_path / "out")),
+        photograph.name,
+    ]
+
+
+def test_two_views_for_one_file_of_different_outputs(gaussians, camera, rendered, tmp_path):
+    views = [("a.png", camera), ("a.rgba.png", camera)]
+    with pytest.raises(GartError, match=r"two views would be written to .*a\.rgba\.png; rename a"):
+        render_views(gaussians, views, tmp_path / "out", outputs=("color", "rgba"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_of_another_rendering_are_counted(gaussians, camera, rendered, tmp_path):
+    views = [(str(i), replace(camera, fx=10.0 + i)) for i in range(3)]
+    assert render_views(gaussians, views, tmp_path).others == 0
+    (tmp_path / "mine.png").write_bytes(b"")  # not gart's
+    assert render_views(gaussians, views[:1], tmp_path) == (1, 2, "")
+    assert render_views(gaussians, views, tmp_path) == (3, 0, "")
+
+
+def test_a_damaged_record_means_rendering_again(gaussians, camera, rendered, tmp_path):
+    views = [("a", camera)]
+    render_views(gaussians, views, tmp_path)
+    (tmp_path / "frames.jsonl").write_bytes(b"\xff\n[]\n{}\n3\n")
+    assert render_views(gaussians, views, tmp_path).kept == 0
+    assert render_views(gaussians, views, tmp_path).kept == 1

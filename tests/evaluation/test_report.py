@@ -1,3 +1,4 @@
+import os
 import re
 from html.parser import HTMLParser
 
@@ -72,3 +73,11 @@ def test_report_is_one_folder_that_stands_alone(images, tmp_path):
     assert "<h2>runs/&lt;a&gt; &amp; b, rt</h2>" in text
     assert "tilegs against rt: psnr -1.00 dB" in text
     assert text.count('<tr class="published">') == 4
+
+
+def test_names_of_any_bytes(tmp_path, images):
+    name = os.fsdecode(b"\xff.png")
+    report = Report(tmp_path)
+    report.section(name)({"name": name, "psnr": 20.0}, *images, None)
+    text = report.write(Table([Row("", name, "gart rt")])).read_text()
+    assert text.count(r"\udcff.png") == 3

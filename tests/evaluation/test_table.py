@@ -1,6 +1,8 @@
 import csv
 import io
 import json
+import os
+import re
 
 import pytest
 
@@ -122,3 +124,12 @@ def test_difference():
     first = {"mean": {"psnr": 25.0, "ssim": 0.8, "lpips": None, "x": float("inf")}}
     other = {"mean": {"psnr": 24.5, "ssim": 0.9, "lpips": 0.1, "x": 1.0}}
     assert difference(first, other) == {"psnr": -0.5, "ssim": pytest.approx(0.1)}
+
+
+def test_scenes_of_any_name(tmp_path):
+    table = Table([row(os.fsdecode(b"a|b\nc\xff"), dataset="")])
+    for suffix in (".md", ".csv", ".json"):
+        table.write(tmp_path / f"t{suffix}")
+    head, _, line, *_ = (tmp_path / "t.md").read_text().split("\n")
+    assert r"| a\|b c\udcff | gart rt" in line
+    assert len(re.split(r"(?<!\\)\|", line)) == len(head.split("|"))

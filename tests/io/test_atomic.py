@@ -1,10 +1,11 @@
+import errno
 import json
 
 import pytest
 import torch
 
 import gart.io.ply
-from gart.io.atomic import atomic, write_json
+from gart.io.atomic import atomic, require_writable, write_json
 from gart.io.ply import load_ply, save_ply
 from gart.scene import Gaussians
 
@@ -54,3 +55,29 @@ def test_json_holds_no_infinities(tmp_path):
         "1": [None, None, 2.5],
         "p": str(tmp_path),
     }
+
+
+def test_a_name_of_the_greatest_length(tmp_path):
+    path = tmp_path / ("x" * 250 + ".json")
+    write_json(path, {})
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(OSError, match="full") as error, atomic(path):
+        raise OSError(errno.ENOSPC, "disk full")
+    assert error.value.filename == str(path)
+    # numpy says only how much is missing.
+    with pytest.raises(OSError, match="is the disk full") as error, atomic(path):
+        raise OSError("10 requested and 3 written")
+    assert error.value.filename == str(path)
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path):
+    require_writable(tmp_path / "new/a.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match="Not a directory|File exists") as error:
+        require_writable(tmp_path / "file/a.json")
+    assert error.value.filename == str(tmp_path / "file/a.json")

@@ -1,3 +1,4 @@
+import resource
 import sys
 from types import ModuleType
 
@@ -63,8 +64,11 @@ def test_failures_leave_no_file(tmp_path):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(GartError, match=r"written as .mp4 or .webm; got '.avi'"):
         VideoFile(tmp_path / "v.avi", 30)
-    with pytest.raises(GartError, match=r"fps is 0; expected"):
-        VideoFile(tmp_path / "v.mp4", 0)
+    for fps in (0, float("nan"), float("inf"), 1e4):  # encoders hang on an infinite one
+        with pytest.raises(
+            GartError, match=rf"fps is {fps:g}; expected 0.001 to 1000, which --fps"
+        ):
+            VideoFile(tmp_path / "v.mp4", fps)
 
 
 def test_no_encoder(tmp_path, monkeypatch):
@@ -101,6 +105,7 @@ def test_ffmpeg_is_preferred_where_it_is_installed(tmp_path, monkeypatch):
     package.__spec__ = sys.__spec__
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", package)
     monkeypatch.setattr(gart.io.encoders, "FFMPEG", "imageio_ffmpeg")
+    monkeypatch.setattr("gart.io.video.count_frames", lambda path: 2)
     frame = torch.randint(0, 256, (17, 20, 3), dtype=torch.uint8)
     for name, encoder in (("v.mp4", "libx264"), ("v.webm", "libvpx-vp9")):
         write(tmp_path / name, frame, frame)
@@ -121,3 +126,17 @@ def test_ffmpeg_that_does_not_start_leaves_opencv(tmp_path, monkeypatch):
     monkeypatch.setattr(gart.io.encoders, "FFMPEG", "imageio_ffmpeg")
     write(tmp_path / "v.mp4", torch.zeros(16, 16, 3))
     assert len(read_frames(tmp_path / "v.mp4")[0]) == 1
+
+
+@pytest.mark.parametrize("name", ["v.mp4", "v.webm"])
+def test_a_disk_that_fills_up_is_noticed(tmp_path, name):
+    # Encoders say nothing of it: they leave a file that is cut off.
+    noise = torch.randint(0, 256, (64, 64, 3), dtype=torch.uint8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(GartError, match=rf"{name}: \d+ of 30 frames could be written; is the"):
+            write(tmp_path / name, *[noise.roll(i, 0) for i in range(30)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []

@@ -33,6 +33,7 @@ def test_the_entry_point_is_light_and_registers_the_method():
     probe = (
         "import sys, nerfbaselines\n"
         "assert 'gart' in nerfbaselines.get_supported_methods('python')\n"
+        "assert 'deepblending' in nerfbaselines.get_supported_datasets()\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

@@ -11,7 +11,8 @@ nerfbaselines = pytest.importorskip("nerfbaselines", reason="the plug-in needs n
 
 from nerfbaselines.cameras import project  # noqa: E402
 
-from gart.nerfbaselines.convert import to_camera, to_capture  # noqa: E402
+from gart.datasets.convert import to_camera  # noqa: E402
+from gart.nerfbaselines.convert import to_capture  # noqa: E402
 from gart.nerfbaselines.method import GartMethod  # noqa: E402
 
 LENSES = {

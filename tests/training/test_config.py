@@ -4,8 +4,10 @@ import pytest
 import yaml
 
 from gart.errors import UsageError
-from gart.tracing import BACKWARD_MODES, SH_MODES
+from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings
 from gart.training import TrainConfig, config_from, load_config, preset_names
+from gart.training.config import PRESETS
+from gart.training.schedule import Schedule
 
 
 def refused(match: str):
@@ -13,11 +15,42 @@ def refused(match: str):
 
 
 def test_every_preset_loads_and_default_is_the_papers():
-    assert {"default", "demo"} <= set(preset_names())
+    assert {"adc", "default", "demo", "error", "fast", "paper"} == set(preset_names())
     for name in preset_names():
         load_config(name)
     assert load_config() == TrainConfig()
     assert load_config("demo").iterations < 5000
+
+
+def test_fast_differs_from_default_in_its_length_and_colours():
+    fast = load_config("fast")
+    assert fast == TrainConfig(iterations=10_000, sh="linear", checkpoint_every=10_000)
+    schedule = Schedule.of(fast)
+    due = [i for i in range(1, 10_001) if schedule.densifies(i)]
+    assert len(due) == 164
+    count, reached = 50_000, None
+    for i in due:
+        count = schedule.target(count, fast.budget)
+        if count == fast.budget and reached is None:
+            reached = i
+    assert reached is not None
+    assert reached < 0.4 * fast.iterations
+
+
+def test_paper_is_3dgarts_settings():
+    paper = load_config("paper")
+    stated = (paper.iterations, paper.budget, paper.sh, paper.sh_degree)
+    assert stated == (30_000, 1_000_000, "ray", 3)
+    assert (paper.backward, paper.lt_layout) == ("primitive", "aabb")
+    assert TraceSettings().alpha_min == pytest.approx(1 / 255)  # not a setting of training
+    assumed = (paper.filter_variance, paper.init_scale, paper.init_opacity, paper.noise)
+    assert assumed == (0, 0.1, 0.5, 5e5)
+    named = yaml.safe_load((PRESETS / "paper.yaml").read_text())
+    written = {key: type(getattr(paper, key))(value) for key, value in named.items()}
+    assert paper == TrainConfig(**written)
+    matters = {key for key in paper.as_dict() if key.startswith(("lr_", "densify_"))}
+    assert matters - set(named) == {"lr_exposure", "lr_exposure_final"}
+    assert not paper.exposure
 
 
 def test_overrides_are_parsed_by_type():
@@ -56,6 +89,7 @@ def test_yaml_reads_exponents_without_a_dot(tmp_path):
         ("ssim_weight=1.2", "ssim_weight is '1.2'; allowed is a number from 0 to 1"),
         ("lr_scales=nan", "lr_scales is 'nan'; allowed is a number of at least 0"),
         ("sh_degree=4", "sh_degree is '4'; allowed is a whole number from 0 to 3"),
+        ("exposure=yes", "exposure is 'yes'; allowed is true or false"),
         ("backward=ray", "backward is 'ray'; allowed is one of primitive, hybrid, pixel"),
         ("budget", "--set takes key=value, got 'budget'; write for example budget=500000"),
         (
@@ -72,6 +106,11 @@ def test_yaml_reads_exponents_without_a_dot(tmp_path):
 def test_a_wrong_override_is_refused(override, message):
     with refused(message):
         load_config("default", [override])
+
+
+@pytest.mark.parametrize(("given", "value"), [("true", True), ("false", False), (True, True)])
+def test_truth_values(given, value):
+    assert config_from({"exposure": given}).exposure is value
 
 
 def test_an_unlike_key_lists_the_settings():

@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from gart.rendering import Rendering
+from gart.tracing import TraceSettings
 from gart.training import TrainConfig, Trainer, trainer
+from gart.training.exposure import Exposures
 from gart.training.filter3d import SamplingFilter, smooth, smooth_backward
 from gart.training.journal import FaultError, Journal
 from gart.training.loss import photometric_loss
 from gart.training.optimizer import Adam, Noise, learning_rates
 from gart.training.photographs import Photograph
+from gart.training.schedule import Schedule
+from gart.training.strategies import Observation, make_strategy
 
 pytestmark = pytest.mark.cuda
 
@@ -179,3 +183,48 @@ def test_a_fault_that_is_noticed_late_has_left_the_scene_alone(small_capture, mo
     assert t.iteration == 2
     for name, tensor in before.tensors().items():
         assert torch.equal(getattr(t.gaussians, name), tensor)
+
+
+@pytest.mark.parametrize("strategy", ["adc", "error"])
+def test_strategies_accumulate_the_same(small_capture, strategy):
+    found = []
+    for device in DEVICES:
+        config = TrainConfig(**CONFIG, strategy=strategy, densify_from=9, exposure=True)
+        t = Trainer(small_capture, config, device)
+        for _ in range(8):  # the next one densifies
+            t.step()
+        tensors = t.state().tensors
+        found.append({n: v for n, v in tensors.items() if n.startswith(("strategy.", "exposure."))})
+        for _ in range(20):
+            t.step()
+        assert 40 < len(t.gaussians) <= 60
+    for name, expected in found[0].items():
+        if name not in ("exposure.m", "exposure.v"):
+            same(found[1][name], expected, rtol=2e-2)
+
+
+def test_adc_and_exposures_do_not_wait(make_gaussians, camera_at):
+    scene, grads = (make_gaussians(100, seed=s).to("cuda") for s in (0, 1))
+    camera, config = camera_at(0.3), TrainConfig(strategy="adc")
+    arguments = {"extent": 1.0, "views": 2, "settings": TraceSettings()}
+    adc = make_strategy(config, Schedule.of(config), scene, **arguments)
+    exposures, fault = Exposures(2, "cuda"), torch.zeros(2, dtype=torch.int32, device="cuda")
+    plane = torch.rand(camera.height, camera.width, device="cuda")
+    rendering = Rendering(plane[..., None].repeat(1, 1, 3), plane, plane)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cuda")
+    photograph = Photograph("", camera, nothing, nothing, plane.numel())
+    seen = Observation(1, photograph, rendering, plane[0, :3], scene, grads)
+
+    def all_of_it():
+        adc.observe(seen)
+        color = exposures.apply(1, rendering).color
+        exposures.step(1, exposures.backward(1, rendering, color, plane)[2], 0.01, fault)
+
+    all_of_it()  # whatever is set up once may wait
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        all_of_it()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert exposures.tensors["steps"].tolist() == [0, 2]

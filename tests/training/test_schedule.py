@@ -61,3 +61,13 @@ def test_growth_is_five_percent_and_stops_at_the_budget():
     assert s.target(150_000, 150_000) == 150_000
     assert schedule(growth=0).target(1000, 20_000) == 1000
     assert s.target(10, 5) == 10  # never fewer
+
+
+def test_opacities_are_reset_at_the_first_densification_since():
+    full = Schedule.of(TrainConfig(densify_until=15_000))
+    due = [i for i in range(1, 15_000) if full.densifies(i) and full.resets(i)]
+    assert due == [3000, 6000, 9000, 12_000]
+    short = Schedule.of(TrainConfig(iterations=7000))
+    due = [i for i in range(1, 7000) if short.densifies(i) and short.resets(i)]
+    assert [i // 700 for i in due] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert not any(Schedule.of(TrainConfig(iterations=60)).resets(i) for i in range(1, 61))

@@ -12,12 +12,38 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from gart.scene import Gaussians
+from gart.training.config import TrainConfig
 from gart.training.optimizer import Adam
+from gart.training.schedule import Schedule
+from gart.training.strategies.strategy import Observation
 
 MAX_COPIES = 51
 """Most Gaussians that share one place (as the paper's code): beyond, opacities fall below 1/255."""
 OPACITY_RANGE = (0.005, 1 - 1e-6)
 """What copies' opacities are clamped to, so that a copy is not born dead."""
+
+
+class Mcmc:
+    """Relocates and grows by opacity alone: it watches nothing.
+
+    Attributes:
+        tensors: none.
+    """
+
+    def __init__(self, config: TrainConfig, schedule: Schedule) -> None:
+        self._config, self._schedule = config, schedule
+        self.tensors: dict[str, Tensor] = {}
+
+    def observe(self, seen: Observation) -> None:
+        """Nothing."""
+
+    def densify(
+        self, scene: Gaussians, optimizer: Adam, iteration: int, generator: torch.Generator
+    ) -> Gaussians:
+        """Relocate the dead, then grow by `growth` within the budget."""
+        relocate(scene, optimizer, self._config.dead_opacity, generator)
+        target = self._schedule.target(len(scene), self._config.budget)
+        return grow(scene, optimizer, target - len(scene), generator)
 
 
 def split_opacity_scale(

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from gart.training.config import TrainConfig
-from gart.training.densification import (
+from gart.training.optimizer import Adam, learning_rates
+from gart.training.strategies.mcmc import (
     MAX_COPIES,
     OPACITY_RANGE,
     grow,
     relocate,
     split_opacity_scale,
 )
-from gart.training.optimizer import Adam, learning_rates
 
 
 def rng(seed: int = 0) -> torch.Generator:
