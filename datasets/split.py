@@ -64,7 +64,7 @@ def divide(folder: Path, posed: Posed) -> tuple[list[Photograph], list[Photograp
 
 def _lines(file: Path) -> list[str]:
     # As the readers of models do: names may be of any bytes, and hold other separators of lines.
-    text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    text = file.read_bytes().decode("utf-8-sig", "surrogateescape")
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 

@@ -312,7 +312,7 @@ def test_rendering_plan(limited):
     [
         ("gart.training.trainer.photometric_loss", "the loss of view"),
         ("gart.training.optimizer.Adam.step", "Adam in iteration 1, with 50 Gaussians,"),
-        ("gart.training.trainer.relocate", "densification in iteration 1"),
+        ("gart.training.strategies.mcmc.relocate", "densification in iteration 1"),
         ("gart.training.trainer.smooth", "the forward pass of view"),
     ],
 )

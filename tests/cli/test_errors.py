@@ -211,9 +211,7 @@ def test_backward_mode_of_what_is_only_rendered(gart, trained):
 
 def test_what_a_terminal_would_obey_is_shown_as_escapes(gart, tmp_path):
     name = os.fsdecode(b"\x1b[31mred\xff")
-    message = (
-        r"scene '\x1b[31mred\udcff' is neither an existing folder nor a known name; gart train"
-    )
+    message = r"scene '\x1b[31mred\udcff' is neither an existing folder nor a known name"
     code, _, err = gart("train", name)
     assert code == 2
     assert message in err

@@ -152,7 +152,7 @@ def test_a_run_that_cannot_be_written_to_still_gives_its_numbers(gart, there, tm
         (
             "source: demo",
             "source: /gone/scene",
-            "was trained on /gone/scene, which is gone; put it",
+            "was trained on /gone/scene, which is gone",
         ),
         ("background:\n  - 0.0\n", "background:\n  - 7\n", "background under dataset is [7, "),
         ("sh: ray", "sh: what", "sh is 'what'; expected one of ray"),

@@ -83,3 +83,11 @@ def test_damaged_bundles(tmp_path, text):
     (tmp_path / "bundle.out").write_text(text)
     with pytest.raises(GartError, match=r"bundle.out cannot be read \("):
         load(str(tmp_path))
+
+
+def test_a_bundle_without_poses(tmp_path):
+    write(tmp_path)
+    (tmp_path / "bundle.out").write_text("# Bundle file v0.3\n1 0\n" + "0 0 0\n" * 5)
+    (tmp_path / "list.txt").write_text("images/a 0.png\n")
+    with pytest.raises(GartError, match=r"poses no photographs \(bundler\); solve for poses first"):
+        load(str(tmp_path))

@@ -267,3 +267,23 @@ def test_nerf_synthetic(tmp_path):
     assert statuses(found) == {"points": "warning"}
     assert found["sizes"].value == "32 x 32; with alpha"
     assert found["split"].value == "3 train, 2 test, by the capture's own files"
+
+
+def test_observations_behind_their_cameras(tmp_path):
+    capture = scene(tmp_path, count=3)
+    folder = capture.write()
+    file = folder / "sparse/0/images.txt"
+    lines = file.read_text().split("\n")
+    for at, line in enumerate(lines):
+        if line.rpartition(" ")[2] in capture.poses:
+            lines[at + 1] = "5 5 1 6 6 2 7 7 3"
+    file.write_text("\n".join(lines))
+    points = folder / "sparse/0/points3D.txt"
+    rows = points.read_text().split("\n")
+    for i in range(3):  # above the cameras, which look down
+        number, *_ = rows[i].split()
+        rows[i] = f"{number} 0 0 1000 1 2 3 0.5"
+    points.write_text("\n".join(rows))
+    found = check(folder)
+    assert found["tracks"].status == "warning"
+    assert found["tracks"].value == "9 of 9 observations are behind their cameras"

@@ -1,4 +1,5 @@
 import json
+import os
 
 import cv2
 import numpy as np
@@ -236,6 +237,7 @@ def test_another_aspect_ratio_is_refused(colmap):
         ("points3D.bin", b"\2" + b"\0" * 60),
         ("points3D.bin", b"\xff" * 80),
         ("cameras.bin", b"\0" * 8),
+        ("images.bin", b"\1" + b"\0" * 71 + b"\7\0\0\0a\0" + b"\xff" * 8),
     ],
     ids=[
         "cameras_cut",
@@ -245,6 +247,7 @@ def test_another_aspect_ratio_is_refused(colmap):
         "points_cut",
         "many_points",
         "no_camera",
+        "many_keypoints",
     ],
 )
 def test_damaged_models(colmap, file, content):
@@ -289,4 +292,48 @@ def test_masks_must_fit(colmap):
         load(str(folder))
     (folder / "masks" / scene.names[0]).unlink()
     with pytest.raises(GartError, match=r"1 of 4 image files .* missing: .*masks/IMG_000.png"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("other", ["./IMG_004.png", "../images/IMG_004.png"])
+def test_a_file_posed_under_two_names(colmap, other):
+    folder = colmap().write()
+    file = folder / "sparse/0/images.txt"
+    file.write_text(file.read_text().replace("IMG_003.png", other))
+    with pytest.raises(GartError, match=r"poses photographs twice: .*IMG_004.png; keep one"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["a\rb.png", "a\u2028b.png", os.fsdecode(b"a\xffb.png")])
+def test_names_of_any_bytes(colmap, name):
+    folder = colmap(count=9).write()
+    file = folder / "sparse/0/images.txt"
+    file.write_bytes(file.read_bytes().replace(b"IMG_003.png", os.fsencode(name)))
+    (folder / "images/IMG_003.png").rename(folder / "images" / name)
+    (folder / "split.txt").write_bytes(b"\xef\xbb\xbftest " + os.fsencode(name))  # with a mark
+    assert [view.name for view in load(str(folder)).test] == [name]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e39"])
+def test_points_that_are_not_finite_are_refused(colmap, value):
+    folder = colmap().write()
+    with (folder / "sparse/0/points3D.txt").open("a") as file:
+        file.write(f"99 0 {value} 0 1 2 3 0.5\n")
+    with pytest.raises(GartError, match=r"1 of the 21 points of .* are not finite; remove them"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("row", ["nan 0 0 0 1 2 3 0", "9 0 0 0 nan 2 3 0", "inf 0 0 0 1 2 3 0"])
+def test_points_with_a_number_that_is_none(colmap, row):
+    folder = colmap().write()
+    (folder / "sparse/0/points3D.txt").write_text(row + "\n")
+    with pytest.raises(GartError, match=r"points3D.txt has a number or a colour that is no whole"):
+        load(str(folder))
+
+
+def test_an_absolute_images_folder_that_is_not_there(colmap):
+    folder = colmap().write()
+    info = {"loader": "colmap", "loader_kwargs": {"images_path": "/nowhere/at/all"}}
+    (folder / "nb-info.json").write_text(json.dumps(info))
+    with pytest.raises(GartError, match=r"has no folder /nowhere/at/all but has images"):
         load(str(folder))

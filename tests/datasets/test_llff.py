@@ -60,11 +60,38 @@ def test_poses_and_photographs_must_be_as_many(tmp_path):
         (np.zeros((9, 17)), r"bad camera for 0\.png: "),
         (np.full((9, 17), np.nan), r"bad camera for 0\.png: "),
         (np.array([{}]), r"poses_bounds.npy cannot be read"),
+        (np.full((9, 17), "x"), r"holds <U1 values of shape"),
+        (np.zeros((9, 17), complex), r"holds complex128 values"),
+        (np.full((9, 17), 1e30), r"bad camera for 0\.png: "),
     ],
-    ids=["shape", "zeros", "nan", "pickle"],
+    ids=["shape", "zeros", "nan", "pickle", "text", "complex", "huge"],
 )
 def test_damaged_poses(tmp_path, content, message):
     write(tmp_path)
     np.save(tmp_path / "poses_bounds.npy", content)
     with pytest.raises(GartError, match=message):
+        load(str(tmp_path))
+
+
+def test_a_file_that_promises_more_than_it_holds(tmp_path):
+    write(tmp_path)
+    file = tmp_path / "poses_bounds.npy"
+    np.save(file, np.zeros((9, 17)))
+    content = file.read_bytes()
+    for shape in (b"(9999999, 17), }", b"(10, 17), }"):
+        whole = content.replace(b"(9, 17), }" + b" " * (len(shape) - 10), shape)
+        assert len(whole) == len(content)
+        file.write_bytes(whole)
+        with pytest.raises(GartError, match=r"poses_bounds.npy cannot be read"):
+            load(str(tmp_path))
+    np.savez(tmp_path / "archive.npz", a=1)
+    (tmp_path / "archive.npz").rename(file)
+    with pytest.raises(GartError, match=r"poses_bounds.npy cannot be read"):
+        load(str(tmp_path))
+
+
+def test_no_photographs_at_all(tmp_path):
+    (tmp_path / "images").mkdir()
+    np.save(tmp_path / "poses_bounds.npy", np.zeros((0, 17)))
+    with pytest.raises(GartError, match=r"poses no photographs \(llff\)"):
         load(str(tmp_path))

@@ -7,7 +7,7 @@ from PIL import Image
 from gart.cameras import Camera
 from gart.capture import View
 from gart.datasets import load
-from gart.datasets.photographs import shrink
+from gart.datasets.photographs import orientation, shrink
 from gart.errors import GartError, UsageError
 
 
@@ -152,3 +152,11 @@ def test_photographs_of_mixed_sizes_scale_their_cameras(colmap):
     found = [(v.camera.width, v.camera.height, v.camera.fx) for v in capture.train]
     assert found == [(64, 48, 60.0), (16, 12, 15.0)]
     assert capture.metadata["rescaled"] == 2
+
+
+def test_damaged_exif_is_no_rotation(colmap):
+    folder = colmap().write()
+    image = Image.fromarray(np.zeros((24, 32, 3), np.uint8))
+    image.save(folder / "images/IMG_003.png", exif=b"Exif\0\0MM\xff*\0\0\0\x08")
+    assert orientation(Image.open(folder / "images/IMG_003.png")) == 1
+    assert len(load(str(folder)).train) == 8

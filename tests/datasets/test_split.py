@@ -90,3 +90,12 @@ def test_nothing_to_train_on(colmap):
     folder = colmap(count=1).write()
     with pytest.raises(GartError, match=r"has 1 posed photographs and none to train on"):
         load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"\n", "is empty; list photographs in it"), (b"\xff\xfe", "the line")]
+)
+def test_a_split_file_that_says_nothing(folder, content, message):
+    (folder / "split.txt").write_bytes(content)
+    with pytest.raises(GartError, match=rf"split.txt .*{message}"):
+        load(str(folder))

@@ -159,6 +159,14 @@ def test_nerf_synthetic_without_test_views_holds_out_every_eighth(tmp_path):
     ("change", "message"),
     [
         ({"frames": []}, r"transforms.json cannot be read \(ValueError: no frames\)"),
+        ({"frames": {"a": 1}}, r"transforms.json cannot be read \(ValueError: no frames\)"),
+        ({"frames": [3]}, r"transforms.json cannot be read \(AttributeError"),
+        ({"ply_file_path": 3}, "3 is no file's name"),
+        ({"train_filenames": 3}, r"cannot be read \(TypeError"),
+        ({"train_filenames": [3]}, "3 is no file's name"),
+        ({"test_filenames": ["a\0b"]}, "is no file's name"),
+        ({"w": float("inf")}, "bad camera for ./images/009.png: cannot convert float infinity"),
+        ({"w": 10**30}, "bad camera for ./images/009.png: image size is 1"),
         ({"camera_model": "EQUIRECTANGULAR"}, r"'EQUIRECTANGULAR'; allowed are SIMPLE_PINHOLE"),
         ({"k4": 0.1}, r"images/009.png: its lens has k4 = 0.1, which the .* OPENCV lacks"),
         ({"fl_x": -1}, r"bad camera for ./images/009.png: focal lengths are -1.0, 31.0"),
@@ -186,9 +194,33 @@ def test_faults_of_a_frame(tmp_path):
         (tmp_path / "transforms.json").write_text(json.dumps(meta))
         with pytest.raises(GartError, match=f"bad camera for ./images/009.png: {message}"):
             load(str(tmp_path))
-    (tmp_path / "transforms.json").write_text("{")
-    with pytest.raises(GartError, match=r"transforms.json cannot be read \(JSONDecodeError"):
+    meta["frames"][0]["transform_matrix"] = 3
+    (tmp_path / "transforms.json").write_text(json.dumps(meta))
+    with pytest.raises(GartError, match=r"bad camera for ./images/009.png: "):
         load(str(tmp_path))
+    meta["frames"][0]["mask_path"] = 3
+    (tmp_path / "transforms.json").write_text(json.dumps(meta))
+    with pytest.raises(GartError, match=r"3 is no file's name"):
+        load(str(tmp_path))
+    for text in ("{", "[]", "null", '{"frames": ' + "[" * 100_000):
+        (tmp_path / "transforms.json").write_text(text)
+        with pytest.raises(GartError, match=r"transforms.json cannot be read \("):
+            load(str(tmp_path))
+
+
+def test_a_view_angle_of_zero_is_refused(tmp_path):
+    meta = {k: v for k, v in LENS.items() if k != "fl_x"}
+    write(tmp_path, {**meta, "camera_angle_x": 0})
+    with pytest.raises(GartError, match=r"bad camera for ./images/009.png: float division by zero"):
+        load(str(tmp_path))
+
+
+def test_null_counts_as_absent(tmp_path):
+    nothing = dict.fromkeys(("ply_file_path", "train_filenames", "test_filenames", "k1", "k4"))
+    write(tmp_path, {**LENS, **nothing})
+    capture = load(str(tmp_path))
+    assert len(capture.points) == 0
+    assert capture.metadata["split"] == "every 8th by name"
 
 
 @pytest.mark.parametrize("make", [lambda folder: write(folder, LENS), synthetic])

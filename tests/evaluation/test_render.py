@@ -149,10 +149,7 @@ def test_no_name_leads_out_of_the_folder(gaussians, camera, rendered, tmp_path):
     render_views(gaussians, [(name, camera) for name in names], tmp_path / "out")
     assert photograph.read_bytes() == b"mine"
     assert files(tmp_path / "out") == ["a/b.png", str(photograph.relative_to("/")), "up.png"]
-    assert files(tmp_path) == [
-        *sorted(f"out/{name}" for name in files(tmp_path / "out")),
-        photograph.name,
-    ]
+    assert {p.name for p in tmp_path.iterdir()} == {"out", photograph.name}
 
 
 def test_two_views_for_one_file_of_different_outputs(gaussians, camera, rendered, tmp_path):

@@ -78,6 +78,6 @@ def test_what_cannot_be_written_is_known_before(tmp_path):
     require_writable(tmp_path / "new/a.json")
     assert list((tmp_path / "new").iterdir()) == []
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OSError, match="Not a directory|File exists") as error:
+    with pytest.raises(OSError, match=r"Not a directory|File exists") as error:
         require_writable(tmp_path / "file/a.json")
     assert error.value.filename == str(tmp_path / "file/a.json")

@@ -72,6 +72,7 @@ def frame_without(field):
         (lambda d: d.update(image_size=[10**9, 5]), "image_size is 1e.09 x 5.* to 32768"),
         (lambda d: d.update(image_size=[10**400, 5]), "image_size is .*expected 2 finite"),
         (lambda d: d.update(fps=0), "fps 0"),
+        (lambda d: d["frames"][1]["pose"].__setitem__(3, 1e39), "pose is .*; expected 12 finite"),
         (lambda d: d.update(frames=[]), "frames is empty"),
         (frame_without("pose"), "frame 1: pose is None; expected 12"),
         (frame_without("intrinsics"), "frame 1: intrinsics is None; expected 4"),

@@ -46,3 +46,8 @@ def test_values_out_of_range():
     for fov in (0, 180):
         with pytest.raises(UsageError, match=rf"--fov is {fov}; expected degrees between"):
             reframe(camera(), fov=fov)
+
+
+def test_the_other_side_stays_in_range_too():
+    with pytest.raises(UsageError, match=r"make images of 32768 x 65536; expected pixels"):
+        reframe(camera(20, 40), width=32768)

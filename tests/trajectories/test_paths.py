@@ -1,12 +1,15 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from scenes import camera
+from scipy.spatial.transform import Rotation
 
 from gart.errors import GartError, UsageError
 from gart.trajectories import make_path
+from gart.trajectories.paths import up_direction
 
 UP = np.array([0.0, 0.0, 1.0])
 
@@ -120,3 +123,60 @@ def test_what_makes_no_path(ring):
     for few in ([], ring[:1], [ring[0], ring[0]]):
         with pytest.raises(GartError, match=r"needs cameras at two places"):
             make_path("orbit", few, 5)
+
+
+def survey(headings, noise=0.0, z=60.0):
+    """40 cameras of a drone in five rows that looks straight down, but for `noise` radians."""
+    random = np.random.default_rng(0)
+    cameras = []
+    for i in range(40):
+        heading = headings(i)
+        right = np.array([math.cos(heading), math.sin(heading), 0])
+        level = np.stack([right, np.cross([0, 0, -1], right), [0, 0, -1]], 1)
+        turn = Rotation.from_rotvec(random.normal(0, noise, 3)).as_matrix()
+        center = [[10 * (i // 8)], [8 * (i % 8)], [z + random.normal(0, 10 * noise)]]
+        pose = np.concatenate([turn @ level, center], 1)
+        cameras.append(camera(pose=torch.from_numpy(pose).float()))
+    return cameras
+
+
+HEADINGS = {
+    "rows": lambda i: math.pi * (i // 8 % 2),
+    "any": lambda i: 2.4 * i,
+    "one": lambda i: 0.0,
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.08])
+@pytest.mark.parametrize("headings", HEADINGS)
+def test_paths_over_a_survey_stay_above_the_ground(headings, noise):
+    cameras = survey(HEADINGS[headings], noise)
+    for name in ("orbit", "spiral"):
+        path = make_path(name, cameras, 60)
+        places, poses = centers(path), [c.c2w.double().numpy() for c in path]
+        # The spiral also rises and sinks, by no more than a third of the way to what it looks at.
+        assert np.abs(places[:, 2] - 60).max() < (2 if name == "orbit" else 12)
+        assert np.abs(places[:, :2] - [20, 28]).max() < 45
+        assert min(-pose[2, 2] for pose in poses) > 0.9  # they look down
+        for a, b in pairwise([*poses, poses[0]]):  # without sudden turns
+            assert np.trace(a[:, :3].T @ b[:, :3]) > 1 + 2 * math.cos(math.radians(10))
+
+
+def test_up_of_a_survey_of_all_headings_is_up():
+    for headings in ("rows", "any"):
+        poses = np.stack([c.c2w.double().numpy() for c in survey(HEADINGS[headings], 0.05)])
+        assert up_direction(poses)[2] > 0.99
+
+
+def test_cameras_above_each_other_make_no_orbit():
+    stack = [looking((1e-9, 0, z), (0, 0, 0)) for z in (3, 4)]
+    with pytest.raises(GartError, match=r"needs cameras beside what they look at"):
+        make_path("orbit", stack, 5)
+
+
+def test_a_wall_is_circled_in_front(wall):
+    path = make_path("orbit", wall, 12)
+    assert centers(path)[:, 1].max() < 0.1
+    for c in path:
+        assert c.c2w[1, 2] > 0.9
+    assert_rigid_and_upright(path)
