@@ -10,6 +10,7 @@ import typer
 
 from gart.cli.device import choose_device
 from gart.cli.options import JsonFile, Mode, Tracer, TracerName
+from gart.cli.output import printable
 from gart.cli.progress import ImageProgress, status
 from gart.errors import GartError, UsageError
 
@@ -107,7 +108,7 @@ def evaluate(
             if len(sources) == 1 and not results:
                 raise
             failures.append(error)
-            print(f"failed {source.path}: {error}", file=sys.stderr)
+            print(printable(f"failed {source.path}: {error}"), file=sys.stderr)
     if json is not None:
         one = len(sources) == len(modes) == 1
         write_json(json, {k: v for k, v in results[0].items() if k != "run"} if one else results)
