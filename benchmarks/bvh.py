@@ -23,11 +23,10 @@ from measuring import (
     PASSES,
     WARM_UP,
     kernel_times,
-    machine,
     markdown_table,
     measure_passes,
     timed,
-    write_json,
+    write_results,
 )
 from rooms import load_room
 from torch import Tensor
@@ -145,10 +144,7 @@ def main() -> None:
     keys = ("room", "gaussians", "what", "sh", "tracer")
     print(markdown_table([table_row({k: w.get(k) for k in keys}, found) for w, found in results]))
     if arguments.json:
-        write_json(
-            arguments.json,
-            {**machine(arguments.device), "results": [{**w, "measured": f} for w, f in results]},
-        )
+        write_results(arguments.json, arguments.device, results)
 
 
 if __name__ == "__main__":

@@ -175,3 +175,9 @@ def _cell(value: Any) -> str:
 def write_json(path: Path, data: Any) -> None:
     """Write `data`, indented."""
     path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def write_results(path: Path, device: str, results: list[tuple[dict[str, Any], Any]]) -> None:
+    """Everything measured, with the machine: of each result what it is of, and what was found."""
+    found = [{**where, "measured": measured} for where, measured in results]
+    write_json(path, {**machine(device), "results": found})

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from measuring import PASSES, machine, markdown_table, measure_passes, write_json
+from measuring import PASSES, markdown_table, measure_passes, write_results
 from peers import gsplat_passes
 from rooms import load_room
 from torch import Tensor
@@ -98,10 +98,7 @@ def main() -> None:
     keys = ("room", "what", "sh", "backward", "lt_layout")
     print(markdown_table([table_row({k: w.get(k) for k in keys}, found) for w, found in results]))
     if arguments.json:
-        write_json(
-            arguments.json,
-            {**machine(arguments.device), "results": [{**w, "measured": f} for w, f in results]},
-        )
+        write_results(arguments.json, arguments.device, results)
 
 
 if __name__ == "__main__":

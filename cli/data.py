@@ -142,21 +142,12 @@ def check(
     json: JsonFile = None,
 ) -> None:
     """Examine a capture and say what of it is used; exit code 1 when it cannot be trained on."""
-    from dataclasses import asdict
-
-    from gart.cli.doctor import lines
+    from gart.cli.checks import report
     from gart.datasets.check import check_capture
-    from gart.io.atomic import write_json
 
     with ImageProgress("reading photographs") as progress:
         checks = check_capture(folder, progress)
-    for line in lines(checks):
-        print(line)
-    broken = any(check.status == "problem" for check in checks)
-    if json is not None:
-        write_json(json, {"ok": not broken, "checks": [asdict(check) for check in checks]})
-    if broken:
-        raise typer.Exit(1)
+    report(checks, json)
 
 
 def _named(scene: str) -> tuple[str, str]:

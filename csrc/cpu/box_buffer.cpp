@@ -73,13 +73,8 @@ void box_write(TensorView means, TensorView quats, TensorView log_scales, Tensor
                tvm::ffi::String what, TensorView buffer, TensorView total, int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const RayGridView grid = ray_grid_view(c2w, rays);
-  const TraceParams params{static_cast<float>(alpha_min),
-                           static_cast<float>(alpha_max),
-                           static_cast<float>(transmittance_min),
-                           static_cast<float>(near),
-                           0,
-                           sh_at_ray,
-                           static_cast<int>(threads)};
+  const TraceParams params =
+      make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray, threads);
   const Saved saved = saved_state(state, grid);
   const auto* boxes =
       reinterpret_cast<const PixelBox*>(checked<int32_t>(box, "box", {saved.records, 4}, kDLCPU));

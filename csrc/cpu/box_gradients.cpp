@@ -226,13 +226,8 @@ tvm::ffi::Array<Tensor> box_backward(TensorView means, TensorView quats, TensorV
                                      int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
   const RayGridView grid = ray_grid_view(c2w, rays);
-  const TraceParams params{static_cast<float>(alpha_min),
-                           static_cast<float>(alpha_max),
-                           static_cast<float>(transmittance_min),
-                           static_cast<float>(near),
-                           0,
-                           sh_at_ray,
-                           static_cast<int>(threads)};
+  const TraceParams params =
+      make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray, threads);
   const Mode mode = parse_mode(mode_name);
   const Saved saved = saved_state(state, grid);
   const OutputGradients grads(grid, grad_color, grad_opacity, grad_depth);

@@ -287,13 +287,8 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   if (ring_size < 0 || ring_size > kMaxRing) {
     TVM_FFI_THROW(ValueError) << "ring_size is " << ring_size << "; expected 0 to " << kMaxRing;
   }
-  const TraceParams params{static_cast<float>(alpha_min),
-                           static_cast<float>(alpha_max),
-                           static_cast<float>(transmittance_min),
-                           static_cast<float>(near),
-                           static_cast<int>(ring_size),
-                           sh_at_ray,
-                           static_cast<int>(threads)};
+  const TraceParams params =
+      make_params(alpha_min, alpha_max, transmittance_min, near, sh_at_ray, threads, ring_size);
   const DLDevice cpu{kDLCPU, 0};
 
   auto start = std::chrono::steady_clock::now();

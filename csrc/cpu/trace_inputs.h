@@ -50,6 +50,18 @@ struct TraceParams {
   int threads;
 };
 
+inline TraceParams make_params(double alpha_min, double alpha_max, double transmittance_min,
+                               double near, bool sh_at_ray, int64_t threads,
+                               int64_t ring_size = 0) {
+  return {static_cast<float>(alpha_min),
+          static_cast<float>(alpha_max),
+          static_cast<float>(transmittance_min),
+          static_cast<float>(near),
+          static_cast<int>(ring_size),
+          sh_at_ray,
+          static_cast<int>(threads)};
+}
+
 inline SceneView scene_view(const TensorView& means, const TensorView& quats,
                             const TensorView& log_scales, const TensorView& opacity_logits,
                             const TensorView& sh) {

@@ -4,6 +4,7 @@
 // memory and blends them, in passes of kBuffer if need be; it stops looking once what it holds
 // makes the pixel opaque and the certificate passes the farthest of it. Cost: ~40 operations an
 // entry and ~25 n log^2 n / 32 to sort n hits, a pixel.
+#include "cuda/bitonic.cuh"
 #include "cuda/pixel.cuh"
 #include "cuda/ray_color.cuh"
 
@@ -15,23 +16,12 @@ constexpr int kBuffer = 512;
 constexpr int kExactWarps = 4;
 
 __device__ __forceinline__ void sort_buffer(uint2* buffer, int n, const uint32_t* list) {
-  const int lane = threadIdx.x & 31;
-  const auto exchange = [&](int i, int j) {
-    if (j >= n || i >= j) return;
-    const uint2 a = buffer[i], b = buffer[j];
-    if (nearer(list, __uint_as_float(b.x), b.y >> 16, __uint_as_float(a.x), a.y >> 16)) {
-      buffer[i] = b;
-      buffer[j] = a;
-    }
-  };
-  for (int size = 2; size < 2 * n; size <<= 1) {
-    for (int i = lane; i < n; i += kWarp) exchange(i, i ^ (size - 1));
-    __syncwarp();
-    for (int step = size >> 2; step > 0; step >>= 1) {
-      for (int i = lane; i < n; i += kWarp) exchange(i, i ^ step);
-      __syncwarp();
-    }
-  }
+  bitonic_sort(
+      buffer, n, static_cast<int>(threadIdx.x & 31), kWarp,
+      [&](const uint2& a, const uint2& b) {
+        return nearer(list, __uint_as_float(a.x), a.y >> 16, __uint_as_float(b.x), b.y >> 16);
+      },
+      [] { __syncwarp(); });
 }
 
 template <bool kShAtRay, bool kKeep>

@@ -7,6 +7,7 @@
 #include "common/linear_color.h"
 
 #include "cuda/device.cuh"
+#include "cuda/rows.cuh"
 
 namespace gart {
 namespace cuda {
@@ -41,40 +42,15 @@ Inputs inputs(const TensorView& means, const TensorView& sh, const TensorView& c
   return in;
 }
 
-// Copies a row of 3 * kCoeffs floats, 16 bytes at a time where its rows are multiples of that.
-template <int kCoeffs>
-__device__ __forceinline__ void load_row(const float* row, float* values) {
-  if constexpr (3 * kCoeffs % 4 == 0) {
-#pragma unroll
-    for (int k = 0; k < 3 * kCoeffs / 4; ++k)
-      reinterpret_cast<float4*>(values)[k] = __ldg(reinterpret_cast<const float4*>(row) + k);
-  } else {
-#pragma unroll
-    for (int k = 0; k < 3 * kCoeffs; ++k) values[k] = __ldg(row + k);
-  }
-}
-
-template <int kCoeffs>
-__device__ __forceinline__ void store_row(const float* values, float* row) {
-  if constexpr (3 * kCoeffs % 4 == 0) {
-#pragma unroll
-    for (int k = 0; k < 3 * kCoeffs / 4; ++k)
-      reinterpret_cast<float4*>(row)[k] = reinterpret_cast<const float4*>(values)[k];
-  } else {
-#pragma unroll
-    for (int k = 0; k < 3 * kCoeffs; ++k) row[k] = values[k];
-  }
-}
-
 template <int kCoeffs>
 __global__ void __launch_bounds__(kThreads) linear_color_kernel(Inputs in, float* linear) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= in.count) return;
   alignas(16) float sh[3 * kCoeffs], out[kLinearFloats];
-  load_row<kCoeffs>(in.sh + 3 * kCoeffs * i, sh);
+  load_row<3 * kCoeffs>(in.sh + 3 * kCoeffs * i, sh);
   const Vec3<float> to_mean = in.to_mean(i);
   linear_coefficients<kCoeffs>((1.0f / length(to_mean)) * to_mean, sh, out);
-  store_row<kLinearCoeffs>(out, linear + kLinearFloats * i);
+  store_row<kLinearFloats>(out, linear + kLinearFloats * i);
 }
 
 template <int kCoeffs>
@@ -83,17 +59,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= in.count) return;
   alignas(16) float g[kLinearFloats], out[3 * kCoeffs] = {};
-  load_row<kLinearCoeffs>(grad + kLinearFloats * i, g);
+  load_row<kLinearFloats>(grad + kLinearFloats * i, g);
   bool any = false;
 #pragma unroll
   for (int k = 0; k < kLinearFloats; ++k) any = any || g[k] != 0.0f;
   Vec3<float> mean{0.0f, 0.0f, 0.0f};
   if (any) {  // else never hit, perhaps because its mean is not finite
     alignas(16) float sh[3 * kCoeffs];
-    load_row<kCoeffs>(in.sh + 3 * kCoeffs * i, sh);
+    load_row<3 * kCoeffs>(in.sh + 3 * kCoeffs * i, sh);
     mean = linear_coefficient_gradients<kCoeffs>(in.to_mean(i), sh, g, out);
   }
-  store_row<kCoeffs>(out, grad_sh + 3 * kCoeffs * i);
+  store_row<3 * kCoeffs>(out, grad_sh + 3 * kCoeffs * i);
   for (int j = 0; j < 3; ++j) grad_means[3 * i + j] = mean[j];
 }
 

@@ -7,6 +7,7 @@
 // bin each entry counts the smaller ones. Longer lists are sorted in place by a bitonic network in
 // global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 8 B written an entry,
 // ~60 operations an entry.
+#include "cuda/bitonic.cuh"
 #include "cuda/tile_lists.cuh"
 
 namespace gart {
@@ -138,7 +139,6 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, c
   suffix_minima(entry_bound, n, warp_least, bound + begin);
 }
 
-// Bitonic network whose merges all ascend (the first step of a merge mirrors), so any length works.
 __global__ void __launch_bounds__(1024)
     sort_long_kernel(const int64_t* offset, Entry* entries, int64_t above, uint32_t* list,
                      float* bound) {
@@ -147,22 +147,10 @@ __global__ void __launch_bounds__(1024)
   const int64_t begin = offset[tile], n = offset[tile + 1] - begin;
   if (n <= above) return;
   Entry* e = entries + begin;
-  const auto exchange = [&](int64_t i, int64_t j) {
-    if (j >= n || i >= j) return;
-    const Entry a = e[i], b = e[j];
-    if (before(b.key, b.record, a.key, a.record)) {
-      e[i] = b;
-      e[j] = a;
-    }
-  };
-  for (int64_t size = 2; size < 2 * n; size <<= 1) {
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) exchange(i, i ^ (size - 1));
-    __syncthreads();
-    for (int64_t step = size >> 2; step > 0; step >>= 1) {
-      for (int64_t i = threadIdx.x; i < n; i += blockDim.x) exchange(i, i ^ step);
-      __syncthreads();
-    }
-  }
+  bitonic_sort(
+      e, n, static_cast<int64_t>(threadIdx.x), static_cast<int64_t>(blockDim.x),
+      [](const Entry& a, const Entry& b) { return before(a.key, a.record, b.key, b.record); },
+      [] { __syncthreads(); });
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) list[begin + i] = e[i].record;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     bound[begin + i] = __uint_as_float(e[i].bound);

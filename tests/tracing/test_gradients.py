@@ -1,32 +1,18 @@
 """Gradients of all five tensors against the oracle's, for every output, backward and SH mode."""
 
-from functools import cache
-
 import pytest
 import torch
+from gradient_cases import LOSSES, cloud, expected
 from oracle import (
-    OUTPUTS,
     Limits,
     assert_gradients_agree,
     assert_gradients_close,
     native_gradients,
     oracle_gradients,
 )
-from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, random_gaussians, random_pose
+from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, random_gaussians
 
 from gart.tracing import BACKWARD_MODES, SH_MODES, TraceSettings, trace
-
-LOSSES = {name: (name,) for name in OUTPUTS} | {"mixed": OUTPUTS}
-
-
-def cloud():
-    pose = random_pose(1, 3)
-    return random_gaussians(60, seed=3, pose=pose), camera(pose=pose)
-
-
-@cache
-def expected(sh, loss):
-    return oracle_gradients(*cloud(), TraceSettings(sh=sh), LOSSES[loss])
 
 
 @pytest.mark.parametrize("backward", BACKWARD_MODES)

@@ -1,9 +1,8 @@
 """The papers' layout: the same gradients as the oracle's, its addresses, sizes and errors."""
 
-from functools import cache
-
 import pytest
 import torch
+from gradient_cases import LOSSES, cloud, expected
 from oracle import (
     OUTPUTS,
     Limits,
@@ -14,7 +13,7 @@ from oracle import (
     native_gradients,
     oracle_gradients,
 )
-from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, random_gaussians, random_pose
+from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, random_gaussians
 
 from gart.stages import Stages
 from gart.tracing import BACKWARD_MODES, SH_MODES, LTBufferError, TraceSettings, trace
@@ -24,21 +23,9 @@ from gart.tracing.ray_grid import ray_grid
 from gart.tracing.traced import Traced
 from gart.tracing.tracer import _forward
 
-LOSSES = {name: (name,) for name in OUTPUTS} | {"mixed": OUTPUTS}
-
 
 def aabb(**settings):
     return TraceSettings(lt_layout="aabb", **settings)
-
-
-def cloud():
-    pose = random_pose(1, 3)
-    return random_gaussians(60, seed=3, pose=pose), camera(pose=pose)
-
-
-@cache
-def expected(sh, loss):
-    return oracle_gradients(*cloud(), TraceSettings(sh=sh), LOSSES[loss])
 
 
 @pytest.mark.parametrize("backward", BACKWARD_MODES)

@@ -226,7 +226,7 @@ Tensor bvh_refit(TensorView means, TensorView quats, TensorView log_scales,
                  TensorView opacity_logits, double alpha_min, tvm::ffi::Array<Tensor> bvh,
                  int64_t threads) {
   const Geometry g = geometry_view(means, quats, log_scales, opacity_logits, alpha_min);
-  bvh_view(bvh, g.count);
+  bvh_view(bvh, g.count, kDLCPU);
   const TreeTensors t{bvh[0], bvh[1], bvh[2], bvh[3], bvh[4], bvh[5]};
   if (g.count > 0) make_leaves(g, t, static_cast<int>(threads));
   return finish(t, false, static_cast<int>(threads));

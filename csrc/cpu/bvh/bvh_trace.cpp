@@ -60,7 +60,7 @@ tvm::ffi::Array<Tensor> bvh_trace(TensorView means, TensorView quats, TensorView
                                   bool keep_hits, int64_t /*width*/, int64_t /*chunks*/,
                                   int64_t threads) {
   const SceneView scene = scene_view(means, quats, log_scales, opacity_logits, sh);
-  const BvhView tree = bvh_view(bvh, scene.count);
+  const BvhView tree = bvh_view(bvh, scene.count, kDLCPU);
   const RaysView rays = rays_view(origins, directions);
   const float* nearest = checked<float>(t_min, "t_min", {rays.count}, kDLCPU);
   const RayParams params = ray_params(alpha_min, alpha_max, transmittance_min);

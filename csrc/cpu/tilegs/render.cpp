@@ -8,20 +8,13 @@
 #include <chrono>
 #include <new>
 
-#include "bindings/tensors.h"
+#include "bindings/tilegs.h"
 #include "cpu/tilegs/pipeline.h"
 
 namespace gart::tilegs {
 namespace {
 
 using tvm::ffi::Array;
-
-// In the order of the returned tensor; times in ms.
-struct Stats {
-  double project = 0, intersect = 0, bin = 0, repair = 0, raster = 0;
-  double splats = 0, entries = 0, segments = 0, repaired_segments = 0, repaired_entries = 0,
-         tests = 0, bytes = 0;
-};
 
 class Timer {
  public:
@@ -81,21 +74,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
   const bool has_background = backgrounds.numel() > 0;
   const float* background =
       has_background ? checked<float>(backgrounds, "backgrounds", {cameras, 3}, kDLCPU) : nullptr;
-  if (scene.coeffs != 1 && scene.coeffs != 4 && scene.coeffs != 9 && scene.coeffs != 16) {
-    TVM_FFI_THROW(ValueError) << "sh has " << scene.coeffs
-                              << " coefficients; expected 1, 4, 9 or 16";
-  }
-  if (count > INT32_MAX) {
-    TVM_FFI_THROW(ValueError) << "means has " << count << " rows; at most 2^31 - 1 fit";
-  }
-  constexpr int64_t kMaxSide = 1 << 16;
-  if (width < 1 || height < 1 || width > kMaxSide || height > kMaxSide) {
-    TVM_FFI_THROW(ValueError) << "image size is " << width << " x " << height
-                              << "; expected 1 to 65536 pixels a side";
-  }
-  if (bins != 16 && bins != 32 && bins != 64 && bins != 128) {
-    TVM_FFI_THROW(ValueError) << "bins is " << bins << "; expected 16, 32, 64 or 128";
-  }
+  check_arguments(scene.count, scene.coeffs, width, height, bins);
   const Grid grid(width, height);
   const Settings settings{{static_cast<float>(alpha_min), static_cast<float>(near),
                            static_cast<float>(eps2d), antialiased},
@@ -128,9 +107,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
     }
   }
   if (!timed) stats.project = stats.intersect = stats.bin = stats.repair = stats.raster = 0;
-  const Tensor numbers = empty<double>({sizeof(Stats) / sizeof(double)}, device);
-  std::memcpy(data<double>(numbers), &stats, sizeof stats);
-  return {colors, alphas, depths, numbers};
+  return {colors, alphas, depths, stats.tensor()};
 }
 
 }  // namespace

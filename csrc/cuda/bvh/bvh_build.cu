@@ -278,7 +278,7 @@ Tensor bvh_refit(TensorView means, TensorView quats, TensorView log_scales,
                  int64_t /*threads*/) {
   const Scene scene = geometry_view(means, quats, log_scales, opacity_logits);
   const DeviceScope scope(means.device());
-  bvh_view(bvh, scene.count);
+  bvh_view(bvh, scene.count, kDLCUDA);
   const Tree tree = tree_view(bvh);
   make_leaves(scene, static_cast<float>(alpha_min), tree, scope.stream());
   return finish(tree, false, scope);

@@ -134,7 +134,7 @@ tvm::ffi::Array<Tensor> bvh_trace(TensorView means, TensorView quats, TensorView
                                   bool keep_hits, int64_t width, int64_t chunks,
                                   int64_t /*threads*/) {
   const Scene scene = scene_view(means, quats, log_scales, opacity_logits, sh);
-  const BvhView tree = bvh_view(bvh, scene.count);
+  const BvhView tree = bvh_view(bvh, scene.count, kDLCUDA);
   const RaySet rays = ray_set(origins, directions);
   const float* nearest = checked<float>(t_min, "t_min", {rays.count}, kDLCUDA);
   if (width < 0 || (width > 0 && rays.count % width != 0)) {

@@ -11,6 +11,7 @@
 // slow, rare, never wrong. Without repair, bins keep the order of arrival, which differs from run
 // to run. Cost: 8 B read twice (the second time from L1) and 4 B written an entry, ~60 operations.
 #include "common/depth_bins.h"
+#include "cuda/bitonic.cuh"
 #include "cuda/tilegs/pipeline.cuh"
 #include "cuda/tilegs/tile_at.cuh"
 #include "cuda/tilegs/warp_sums.cuh"
@@ -60,25 +61,11 @@ __device__ __forceinline__ DepthRange sampled_range(const Entry* entries, int64_
   return depth_range(least_but(low[0], low[1], tail), ~least_but(high[0], high[1], tail), bins);
 }
 
-// A network whose merges all ascend (the first step of a merge mirrors), so any length works. The
-// block's barrier orders shared and global memory alike.
-__device__ __forceinline__ void bitonic_sort(Entry* e, int64_t n) {
-  const auto exchange = [&](int64_t i, int64_t j) {
-    if (j >= n || i >= j) return;
-    const Entry a = e[i], b = e[j];
-    if (b < a) {
-      e[i] = b;
-      e[j] = a;
-    }
-  };
-  for (int64_t size = 2; size < 2 * n; size <<= 1) {
-    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) exchange(i, i ^ (size - 1));
-    __syncthreads();
-    for (int64_t step = size >> 2; step > 0; step >>= 1) {
-      for (int64_t i = threadIdx.x; i < n; i += blockDim.x) exchange(i, i ^ step);
-      __syncthreads();
-    }
-  }
+// The block's barrier orders shared and global memory alike.
+__device__ __forceinline__ void sort_entries(Entry* e, int64_t n) {
+  bitonic_sort(
+      e, n, static_cast<int64_t>(threadIdx.x), static_cast<int64_t>(blockDim.x),
+      [](const Entry& a, const Entry& b) { return a < b; }, [] { __syncthreads(); });
 }
 
 // Segments of the K bins and, with repair, those that it sorts; `bin_end` has `fine` bins.
@@ -155,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
         list[place] = static_cast<uint32_t>(entry);
       }
     } else {
-      if (settings.repair) bitonic_sort(sorted, n);
+      if (settings.repair) sort_entries(sorted, n);
       for (int j = threadIdx.x; j < n; j += kThreads) list[j] = static_cast<uint32_t>(sorted[j]);
     }
     __syncthreads();
@@ -177,7 +164,7 @@ __global__ void __launch_bounds__(kLongThreads)
     const int tile = tile_at(lists, k, kClasses - 1, kClasses - 1);
     if (tile < 0) return;
     const int64_t begin = lists.begin[tile], n = lists.count[tile];
-    bitonic_sort(entries + begin, n);
+    sort_entries(entries + begin, n);
     for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
       list[begin + j] = static_cast<uint32_t>(entries[begin + j]);
     if (tally != nullptr && threadIdx.x == 0) {

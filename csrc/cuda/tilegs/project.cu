@@ -8,6 +8,7 @@
 // operations for a drawn one's colour, 48 B written; ~100 operations and 16 B a span, an atomic an
 // entry.
 #include "common/splat_rows.h"
+#include "cuda/rows.cuh"
 #include "cuda/tilegs/pipeline.cuh"
 #include "cuda/tilegs/shape.cuh"
 #include "cuda/tilegs/warp_sums.cuh"
@@ -21,21 +22,8 @@ template <int kCoeffs>
 __device__ __forceinline__ bool view_color(const SceneView& scene, int64_t i, Vec3<float> mean,
                                            Vec3<float> center, float color[3]) {
   constexpr int kFloats = 3 * kCoeffs;
-  const float* sh = scene.sh + kFloats * i;
-  float coefficient[kFloats];
-  if constexpr (kFloats % 4 == 0) {
-#pragma unroll
-    for (int k = 0; k < kFloats / 4; ++k) {
-      const float4 four = __ldg(reinterpret_cast<const float4*>(sh) + k);
-      coefficient[4 * k] = four.x;
-      coefficient[4 * k + 1] = four.y;
-      coefficient[4 * k + 2] = four.z;
-      coefficient[4 * k + 3] = four.w;
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < kFloats; ++k) coefficient[k] = __ldg(sh + k);
-  }
+  alignas(16) float coefficient[kFloats];
+  load_row<kFloats>(scene.sh + kFloats * i, coefficient);
   return splat_color(mean, coefficient, kCoeffs, center, color);
 }
 

@@ -16,19 +16,15 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/tilegs.h"
 #include "cuda/tilegs/pipeline.cuh"
 
 namespace gart::cuda::tilegs {
 namespace {
 
+using gart::tilegs::check_arguments;
+using gart::tilegs::Stats;
 using tvm::ffi::Array;
-
-// In the order of the returned tensor; times in ms. Counts that nobody asked for are -1.
-struct Stats {
-  double project = 0, intersect = 0, bin = 0, repair = 0, raster = 0;
-  double splats = 0, entries = 0, segments = 0, repaired_segments = 0, repaired_entries = 0,
-         tests = 0, bytes = 0;
-};
 
 struct Settings {
   SplatParams splat;
@@ -199,13 +195,6 @@ SceneView scene_view(const TensorView& means, const TensorView& quats, const Ten
       checked<float>(sh, "sh", {count, kAny, 3}, kDLCUDA),
       count,
       static_cast<int>(sh.size(1))};
-  if (scene.coeffs != 1 && scene.coeffs != 4 && scene.coeffs != 9 && scene.coeffs != 16) {
-    TVM_FFI_THROW(ValueError) << "sh has " << scene.coeffs
-                              << " coefficients; expected 1, 4, 9 or 16";
-  }
-  if (count > INT32_MAX) {
-    TVM_FFI_THROW(ValueError) << "means has " << count << " rows; at most 2^31 - 1 fit";
-  }
   for (const auto& [tensor, name] : {std::pair(&quats, "quats"), std::pair(&sh, "sh")}) {
     if (reinterpret_cast<uintptr_t>(tensor->data_ptr()) % sizeof(float4) != 0) {
       TVM_FFI_THROW(ValueError) << name << " does not begin at a multiple of 16 bytes; pass "
@@ -234,14 +223,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
                                 << " and " << t->device().device_id << "; expected one";
     }
   }
-  constexpr int64_t kMaxSide = 1 << 16;
-  if (width < 1 || height < 1 || width > kMaxSide || height > kMaxSide) {
-    TVM_FFI_THROW(ValueError) << "image size is " << width << " x " << height
-                              << "; expected 1 to 65536 pixels a side";
-  }
-  if (bins != 16 && bins != 32 && bins != 64 && bins != 128) {
-    TVM_FFI_THROW(ValueError) << "bins is " << bins << "; expected 16, 32, 64 or 128";
-  }
+  check_arguments(scene.count, scene.coeffs, width, height, bins);
   const auto tiles = [](int64_t pixels) {
     return static_cast<int>((pixels + kTileGSTile - 1) / kTileGSTile);
   };
@@ -269,10 +251,7 @@ Array<Tensor> render(TensorView means, TensorView quats, TensorView scales, Tens
     render_view(scope, scene, camera, grid, settings, image, &stats);
   }
   if (!timed) stats.segments = stats.repaired_segments = stats.repaired_entries = stats.tests = -1;
-  const Tensor numbers = empty<double>({sizeof(Stats) / sizeof(double)}, DLDevice{kDLCPU, 0});
-  std::copy_n(reinterpret_cast<const double*>(&stats), sizeof(Stats) / sizeof(double),
-              data<double>(numbers));
-  return {colors, alphas, depths, numbers};
+  return {colors, alphas, depths, stats.tensor()};
 }
 
 }  // namespace
