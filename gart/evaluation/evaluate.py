@@ -77,7 +77,7 @@ def evaluate(
     if not views:
         raise GartError("there is no view to evaluate; the capture's split left none held out")
     start, render_seconds = time.perf_counter(), 0.0
-    networks, unavailable = _networks(gaussians.device) if "lpips" in names else ({}, {})
+    networks, unavailable = lpips_networks(gaussians.device) if "lpips" in names else ({}, {})
     if rules.lpips_net not in networks and "lpips" in names:
         unavailable["lpips"] = unavailable[f"lpips_{rules.lpips_net}"]
     if rules.lpips_3dgs and "lpips_vgg" in unavailable:
@@ -124,7 +124,7 @@ def evaluate(
     }
 
 
-def _networks(device: torch.device) -> tuple[dict[Net, Lpips], dict[str, str]]:
+def lpips_networks(device: torch.device) -> tuple[dict[Net, Lpips], dict[str, str]]:
     """The LPIPS networks that have weights on this machine, and why others are absent."""
     networks: dict[Net, Lpips] = {}
     unavailable = {}
