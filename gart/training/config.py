@@ -120,6 +120,9 @@ class TrainConfig:
     filter_variance: float = _setting(0.2, "3D smoothing filter, in pixels^2; 0 is off", low=0)
     filter_every: int = _setting(100, "iterations between two filter updates", low=1)
 
+    morton_every: int = _setting(
+        1000, "iterations between two sorts of the Gaussians in memory; 0 is never", low=0
+    )
     memory_limit: int = _setting(
         0, "bytes it may take on the device (8GB); 0 is what is free", low=0, is_size=True
     )

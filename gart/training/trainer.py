@@ -23,6 +23,7 @@ from gart.training.filter3d import NEAREST, SamplingFilter, smooth, smooth_backw
 from gart.training.initialization import initial_gaussians, scene_extent
 from gart.training.journal import FaultError, Journal, Measured
 from gart.training.loss import photometric_loss
+from gart.training.morton import morton_order
 from gart.training.optimizer import Adam, Noise, learning_rates
 from gart.training.photographs import Photograph
 from gart.training.plan import training_size
@@ -186,6 +187,8 @@ class Trainer:
                     scene, self._optimizer, iteration, self._generator
                 )
                 journal.recount(len(self.gaussians))
+            if self.config.morton_every and iteration % self.config.morton_every == 0:
+                self._sort()
             if densifies or iteration % self.config.filter_every == 0:
                 self._sizes = self._filter_sizes()
         self.iteration = iteration
@@ -288,6 +291,15 @@ class Trainer:
         smoothed = smooth(self.gaussians, self._sizes)
         active = replace(smoothed, sh=smoothed.sh[:, :coefficients].contiguous())
         return active.map(lambda t: t.detach().requires_grad_())
+
+    def _sort(self) -> None:
+        """Put Gaussians that are neighbours in space side by side in memory."""
+        order = morton_order(self.gaussians.means)
+        self.gaussians = self.gaussians.map(lambda t: t[order])
+        self._optimizer.keep(order)
+        self._sizes = self._sizes[order]
+        watched = self._strategy.tensors
+        self._strategy.tensors = {name: t[order] for name, t in watched.items()}
 
     def _exposed(self) -> dict[str, Tensor]:
         return self._exposures.tensors if self._exposures else {}
