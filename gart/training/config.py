@@ -87,6 +87,13 @@ class TrainConfig:
     lr_sh_dc: float = _setting(2.5e-3, "learning rate of the mean colour", low=0)
     lr_sh_rest: float = _setting(1.25e-4, "learning rate of higher harmonics", low=0)
 
+    lr_final: float = _setting(
+        1.0,
+        "share of all rates but the means' that is left at the end; they fall in the second half",
+        low=1e-6,
+        high=1,
+    )
+
     exposure: bool = _setting(
         False, "learn an affine colour transform for every photograph; held-out views have none"
     )

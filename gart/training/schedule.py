@@ -39,6 +39,7 @@ class Schedule:
     reset_every: int
     lr_means: float
     lr_means_final: float
+    lr_final: float
     lr_exposure: float
     lr_exposure_final: float
     growth: float
@@ -64,6 +65,7 @@ class Schedule:
             reset_every=shrunk(config.reset_every, 500),
             lr_means=config.lr_means,
             lr_means_final=config.lr_means_final,
+            lr_final=config.lr_final,
             lr_exposure=config.lr_exposure,
             lr_exposure_final=config.lr_exposure_final,
             growth=config.growth,
@@ -76,6 +78,12 @@ class Schedule:
     def means_lr(self, iteration: int) -> float:
         """Learning rate of the means in `iteration` (from 1): log-linear, in scene extents."""
         return self._falling(self.lr_means, self.lr_means_final, iteration)
+
+    def rate_share(self, iteration: int) -> float:
+        """What is left of all rates but the means' in `iteration` (from 1): all of them in the first
+        half of the run, then log-linearly less."""
+        halves = 2 * (iteration - 1) / max(1, self.iterations - 1)
+        return float(self.lr_final ** max(0.0, halves - 1))
 
     def exposure_lr(self, iteration: int) -> float:
         """Learning rate of the exposures in `iteration` (from 1): log-linear."""

@@ -62,7 +62,8 @@ class Trainer:
         self._generator = torch.Generator(self.device).manual_seed(config.seed + 1)
 
         self.gaussians = initial_gaussians(capture, config, self._host_generator).to(self.device)
-        self._optimizer = Adam(self.gaussians, learning_rates(config))
+        self._rates = learning_rates(config)
+        self._optimizer = Adam(self.gaussians, self._rates)
         self._journal = self._new_journal()
         with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
             self._views = [Photograph.of(view, self.device) for view in capture.train]
@@ -171,7 +172,9 @@ class Trainer:
                 scale_reg=self.config.scale_reg / self._unit,
             )
             means_lr = self.schedule.means_lr(iteration) * self.extent
-            self._optimizer.lr["means"] = means_lr
+            share = self.schedule.rate_share(iteration)
+            rates = {name: share * rate for name, rate in self._rates.items()}
+            self._optimizer.lr = {**rates, "means": means_lr}
             amount = self.config.noise * means_lr / self._unit**2
             noise = Noise(amount, self.config.seed, iteration)
             self._optimizer.step(scene, grads, journal.fault, noise)
