@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 10.0
 """Seconds between two plain lines: a log of a long run stays readable."""
+BAR_SECONDS = 0.1
+"""Seconds between two looks of a bar: an iteration can be shorter than it takes to describe it."""
 
 
 @contextmanager
@@ -58,6 +60,7 @@ class _Reporter:
             )
             self._bar.start()
             self._task = self._bar.add_task(self._title, total=None, text="")
+            self._last = 0.0  # a bar shows the first step at once
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -67,11 +70,17 @@ class _Reporter:
     def _more_columns(self, remaining: Any) -> list[Any]:
         return [remaining]
 
+    def _is_due(self, done: int, total: int) -> bool:
+        seconds = PLAIN_SECONDS if self._bar is None else BAR_SECONDS
+        return done == total or time.monotonic() - self._last >= seconds
+
     def _show(self, done: int, total: int, text: str = "") -> None:
+        if not self._is_due(done, total):
+            return
+        self._last = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, text=text)
-        elif done == total or time.monotonic() - self._last >= PLAIN_SECONDS:
-            self._last = time.monotonic()
+        else:
             print(f"{self._title} {done}/{total}  {text}".rstrip(), flush=True)
 
 
@@ -84,6 +93,8 @@ class TrainingProgress(_Reporter):
 
     def __call__(self, progress: Progress) -> None:
         """Show where the run stands."""
+        if not self._is_due(progress.iteration, progress.iterations):
+            return
         from gart.profiling import peak_memory
 
         left = timedelta(seconds=round(progress.seconds_left))

@@ -19,8 +19,8 @@ namespace gart {
 template <typename T>
 struct PinholeView {
   Mat3<T> rotation;     // world to camera
-  Vec3<T> translation;  // world to camera
   Vec3<T> center;       // camera centre in the world
+  Vec3<T> center_rest;  // what rounding leaves of it
   T fx, fy, cx, cy;
   int width, height;
 };
@@ -28,26 +28,39 @@ struct PinholeView {
 // Centre c of the camera of a row-major world-to-camera matrix [4, 4], where R c + t = 0: by
 // Cramer's rule, right for a rotation that is not quite rigid too, and in double precision because
 // far from the origin R and t cancel.
-GART_HD Vec3<float> camera_center(const float* v) {
+GART_HD Vec3<double> camera_center(const float* v) {
   const Vec3<double> r0{v[0], v[1], v[2]}, r1{v[4], v[5], v[6]}, r2{v[8], v[9], v[10]};
   const Vec3<double> c0 = cross(r1, r2), c1 = cross(r2, r0), c2 = cross(r0, r1);
   const double scale = -1 / dot(r0, c0);
-  const Vec3<double> c = scale * (double(v[3]) * c0 + double(v[7]) * c1 + double(v[11]) * c2);
-  return {static_cast<float>(c.x), static_cast<float>(c.y), static_cast<float>(c.z)};
+  return scale * (double(v[3]) * c0 + double(v[7]) * c1 + double(v[11]) * c2);
+}
+
+GART_HD Vec3<float> rounded(const Vec3<double>& v) {
+  return {static_cast<float>(v.x), static_cast<float>(v.y), static_cast<float>(v.z)};
 }
 
 // From a world-to-camera matrix [4, 4], its centre, and intrinsics [3, 3].
-GART_HD PinholeView<float> pinhole_view(const float* v, Vec3<float> center, const float* k,
+GART_HD PinholeView<float> pinhole_view(const float* v, const Vec3<double>& center, const float* k,
                                         int width, int height) {
+  const Vec3<float> near_center = rounded(center);
+  const Vec3<double> rest{center.x - near_center.x, center.y - near_center.y,
+                          center.z - near_center.z};
   return {{{{v[0], v[1], v[2]}, {v[4], v[5], v[6]}, {v[8], v[9], v[10]}}},
-          {v[3], v[7], v[11]},
-          center,
+          near_center,
+          rounded(rest),
           k[0],
           k[4],
           k[2],
           k[5],
           width,
           height};
+}
+
+// A point in the camera's axes. The centre is subtracted first: far from the origin R p and t would
+// cancel.
+template <typename T>
+GART_HD Vec3<T> in_camera(const PinholeView<T>& view, Vec3<T> point) {
+  return view.rotation * (point - view.center - view.center_rest);
 }
 
 struct SplatParams {
@@ -92,7 +105,7 @@ GART_HD T clamp(T value, T low, T high) {
 template <typename T>
 GART_HD bool project_splat(Vec3<T> mean, const T quat[4], Vec3<T> scales, T opacity,
                            const PinholeView<T>& view, const SplatParams& params, Splat<T>* splat) {
-  const Vec3<T> m = view.rotation * mean + view.translation;
+  const Vec3<T> m = in_camera(view, mean);
   if (!(m.z >= T(params.near))) return false;
   const T rz = T(1) / m.z;
   const T px = m.x * rz, py = m.y * rz;

@@ -190,9 +190,10 @@ class Trainer:
                     scene, self._optimizer, iteration, self._generator
                 )
                 journal.recount(len(self.gaussians))
-            if self.config.morton_every and iteration % self.config.morton_every == 0:
+            sorts = self.config.morton_every and iteration % self.config.morton_every == 0
+            if sorts:
                 self._sort()
-            if densifies or iteration % self.config.filter_every == 0:
+            if densifies or sorts or iteration % self.config.filter_every == 0:
                 self._sizes = self._filter_sizes()
         self.iteration = iteration
 
@@ -300,7 +301,6 @@ class Trainer:
         order = morton_order(self.gaussians.means)
         self.gaussians = self.gaussians.map(lambda t: t[order])
         self._optimizer.keep(order)
-        self._sizes = self._sizes[order]
         watched = self._strategy.tensors
         self._strategy.tensors = {name: t[order] for name, t in watched.items()}
 

@@ -65,3 +65,15 @@ def test_a_sorted_run_resumes_exactly(small_capture, tmp_path):
     resumed = Trainer(small_capture, config)
     resumed.load_state(load_checkpoint(path))
     assert [resumed.step()["loss"] for _ in range(14)] == expected[10:]
+
+
+def test_sorting_right_after_growth(small_capture):
+    t = Trainer(small_capture, TrainConfig(**SHORT, morton_every=6))
+    assert t.schedule.densifies(6)
+    for _ in range(6):
+        t.step()
+    grown = t.gaussians
+    assert len(grown) == 60
+    assert morton_order(grown.means).tolist() == list(range(60))
+    assert len(t.export()) == 60
+    t.step()

@@ -45,22 +45,21 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ Box boxes[kThreads];
   __shared__ unsigned int warp_rows[kThreads / kWarp], drawn_in_block;
   __shared__ unsigned long long first_span;
-  __shared__ Vec3<float> center;
+  __shared__ PinholeView<float> view;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (threadIdx.x == 0) {
     drawn_in_block = 0;
-    center = camera_center(camera.viewmat);
+    view = pinhole_view(camera.viewmat, camera_center(camera.viewmat), camera.K, grid.width,
+                        grid.height);
   }
   __syncthreads();
-  const PinholeView<float> view =
-      pinhole_view(camera.viewmat, center, camera.K, grid.width, grid.height);
   bool drawn = false;
   unsigned rows = 0;
   if (i < scene.count) {
     const Vec3<float> mean = load_three(scene.means, i);
     Splat<float> s;
-    if (dot(view.rotation.r[2], mean) + view.translation.z >= params.near) {
+    if (in_camera(view, mean).z >= params.near) {
       const float4 q = __ldg(scene.quats + i);
       const float quat[4] = {q.x, q.y, q.z, q.w};
       drawn = project_splat(mean, quat, load_three(scene.scales, i), __ldg(scene.opacities + i),
