@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 Backward = Literal["primitive", "hybrid", "pixel"]
+Lens = Literal["pinhole", "fisheye", "equirectangular", "orthographic"]
 Device = Literal["auto", "cuda", "cpu"]
 Mode = Literal["rt", "tilegs"]
 Split = Literal["test", "train", "all"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gart.cli.device import choose_device
-from gart.cli.options import RenderMode, Run, Split, Tracer
+from gart.cli.options import Lens, RenderMode, Run, Split, Tracer
 from gart.cli.progress import ImageProgress, status
+from gart.errors import UsageError
 
 if TYPE_CHECKING:
     from gart.cameras import Camera
@@ -38,11 +39,53 @@ def render(
     height: Annotated[int | None, typer.Option(help="Of the images, in pixels.")] = None,
     fov: Annotated[
         float | None,
-        typer.Option(help="Field of view from top to bottom in degrees, of a pinhole camera."),
+        typer.Option(help="Field of view from top to bottom in degrees, of a pinhole or fisheye."),
+    ] = None,
+    lens: Annotated[
+        Lens | None,
+        typer.Option(
+            help="Of the cameras, without distortion: fisheyes of 180 degrees unless --fov is "
+            "given, panoramas of all directions, or parallel rays.  [default: their own]",
+            show_default=False,
+        ),
+    ] = None,
+    extent: Annotated[
+        float | None,
+        typer.Option(
+            help="Height of what --lens orthographic shows, in scene units.  [default: what the "
+            "cameras see of what they look at]",
+            show_default=False,
+        ),
+    ] = None,
+    aperture: Annotated[
+        float | None,
+        typer.Option(metavar="RADIUS", help="In scene units: blur what is out of focus."),
+    ] = None,
+    focus: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DISTANCE",
+            help="To what an --aperture shows sharp, in scene units.  [default: to what the "
+            "cameras look at]",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Rays a pixel through an --aperture.")] = 64,
+    rolling_shutter: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Of the time between two frames of a --trajectory that passes from the first to "
+            "the last row.",
+        ),
     ] = None,
     outputs: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Some of color,rgba,opacity,depth,exr (depth)."),
+        typer.Option(
+            metavar="NAMES",
+            help="Some of color,rgba,opacity,depth,exr (depth); with --mode rt also median_depth,"
+            "median_depth_exr,normals,normals_exr,hit_count.",
+        ),
     ] = "color",
     output: Annotated[
         Path | None,
@@ -57,7 +100,7 @@ def render(
     """Render held-out views, training views or a camera path; what is there already is kept."""
     from gart.cli.runs import Source, check_tracer
     from gart.evaluation import render_views
-    from gart.trajectories import reframe
+    from gart.trajectories import add_aperture, add_rolling_shutter, reframe, usual_extent
 
     check_tracer(tracer, [mode])
     source = Source.find(run)
@@ -70,8 +113,19 @@ def render(
         with status("loading the photographs"):
             named = [(view.name, view.camera) for view in source.views(split)]
         what, own_fps = split, 30.0
-    views = [(name, reframe(camera, width, height, fov)) for name, camera in named]
-    cameras = [camera for _, camera in views]
+    if rolling_shutter is not None and trajectory is None:
+        raise UsageError("--rolling-shutter takes the motion of a path; give --trajectory too")
+    if aperture is None and focus is not None:
+        raise UsageError("--focus is of an aperture; give --aperture RADIUS too")
+    cameras = [camera for _, camera in named]
+    if lens == "orthographic" and extent is None:
+        extent = usual_extent(cameras)
+    cameras = [reframe(camera, width, height, fov, lens, extent) for camera in cameras]
+    if aperture is not None:
+        cameras = add_aperture(cameras, aperture, focus, samples)
+    if rolling_shutter is not None:
+        cameras = add_rolling_shutter(cameras, rolling_shutter)
+    views = [(name, camera) for (name, _), camera in zip(named, cameras, strict=True)]
     gaussians, settings = source.planned(mode, device, cameras, tracer=tracer)
     output = output or source.renders / f"{what}_{mode}"
     with ImageProgress("rendering") as progress:

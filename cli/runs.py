@@ -11,6 +11,7 @@ from gart import datasets
 from gart.errors import GartError, UsageError
 from gart.evaluation import plan_rendering
 from gart.io import RunFolder, find_run, load_ply
+from gart.io.cameras import load_cameras
 from gart.tracing import TraceSettings
 from gart.training import preset_names
 from gart.training.trainer import BACKGROUNDS
@@ -69,6 +70,7 @@ class Source:
     ) -> tuple[Gaussians, TraceSettings | None]:
         """The trained scene on `device` and the renderer's settings; says what tracing needs."""
         gaussians, settings = self.gaussians("cpu"), self.settings(mode, tracer)
+        cameras = [camera for camera in cameras if camera.is_central]  # others go by the tree
         if mode == "rt" and tracer == "tiles" and cameras:
             plan = plan_rendering(gaussians, cameras, device, settings=settings, metrics=metrics)
             print(plan, flush=True)
@@ -111,12 +113,19 @@ class Source:
         return datasets.load(source, downscale=self.folder.recorded("dataset", "downscale", int))
 
     def views(self, split: Split) -> list[View]:
-        """The photographs of a split, with cameras."""
+        """The photographs of a split, with cameras as the run refined them, if it did."""
         capture = self.capture()
+        train, test = capture.train, capture.test
+        if self.folder is not None and self.folder.cameras.is_file():
+            refined = load_cameras(self.folder.cameras)
+            train, test = (
+                [replace(view, camera=refined.get(view.name, view.camera)) for view in views]
+                for views in (train, test)
+            )
         return {
-            "train": capture.train,
-            "test": capture.test,
-            "all": sorted([*capture.train, *capture.test], key=lambda view: view.name),
+            "train": train,
+            "test": test,
+            "all": sorted([*train, *test], key=lambda view: view.name),
         }[split]
 
 

@@ -46,7 +46,7 @@ def _check_lenses(photographs: Sequence[Photograph]) -> Iterable[Check]:
     low, high = min(fields), max(fields)
     degrees = f"{low:.0f}" if high - low < 1 else f"{low:.0f} to {high:.0f}"
     text = f"{shown}; {len(cameras)} lens{'es' * (len(cameras) > 1)}, {degrees} degrees wide"
-    if not low > 5 or not high < 360:
+    if not low > 5 or not high < 360.01:  # as wide as a panorama
         yield Check("lenses", text, "warning", "check the focal lengths: are they in pixels?")
     else:
         yield Check("lenses", text)

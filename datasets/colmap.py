@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gart.cameras import Camera
+from gart.cameras import Camera, panorama_intrinsics
 from gart.datasets.colmap_model import (
     ModelCamera,
     ModelImage,
@@ -39,6 +39,7 @@ _LENSES = {
     "RADIAL_FISHEYE": ("opencv_fisheye", "f cx cy k1 k2"),
     "OPENCV_FISHEYE": ("opencv_fisheye", "fx fy cx cy k1 k2 k3 k4"),
     "THIN_PRISM_FISHEYE": ("thin_prism_fisheye", "fx fy cx cy k1 k2 p1 p2 k3 k4 sx1 sy1"),
+    "EQUIRECTANGULAR": ("equirectangular", "w h"),
 }
 """COLMAP's camera model -> gart's, and the order of its parameters."""
 
@@ -118,13 +119,21 @@ def _camera(model: Path, image: ModelImage, camera: ModelCamera) -> Camera:
         if len(camera.params) != len(order.split()):
             raise GartError(f"{camera.model} has the parameters {order}, not {camera.params}")
         named = dict(zip(order.split(), camera.params, strict=True))
-        f = named.pop("f", None)
-        fx, fy = (named.pop("fx"), named.pop("fy")) if f is None else (f, f)
-        intrinsics = (fx, fy, named.pop("cx"), named.pop("cy"))
+        if lens == "equirectangular":
+            intrinsics = panorama_intrinsics(named.pop("w"), named.pop("h"))
+        else:
+            intrinsics = _intrinsics(named)
         size = (camera.width, camera.height)
         return make_camera(_camera_to_world(image), intrinsics, size, *make_lens(lens, named))
     except GartError as error:
         raise GartError(f"{model} has a bad camera for {image.name}: {error}") from error
+
+
+def _intrinsics(named: dict[str, float]) -> tuple[float, float, float, float]:
+    """fx, fy, cx, cy, taken out of `named`."""
+    f = named.pop("f", None)
+    fx, fy = (named.pop("fx"), named.pop("fy")) if f is None else (f, f)
+    return fx, fy, named.pop("cx"), named.pop("cy")
 
 
 def _camera_to_world(image: ModelImage) -> NDArray[np.float64]:

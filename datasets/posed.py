@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gart.cameras import Camera
 from gart.errors import GartError
-from gart.lenses import FISHEYES, PARAMETERS
+from gart.lenses import PARAMETERS, PLANAR
 
 Split = Literal["train", "test"]
 
@@ -87,7 +87,7 @@ def make_lens(model: str, named: Mapping[str, float]) -> tuple[str, tuple[float,
                 "state the model that the lens was fitted with"
             )
     distortion = tuple(float(named.get(name, 0.0)) for name in PARAMETERS[model])
-    if model not in FISHEYES and not any(distortion):
+    if model in PLANAR and not any(distortion):
         return "pinhole", ()
     return model, distortion
 

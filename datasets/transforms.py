@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gart.cameras import Camera
+from gart.cameras import Camera, panorama_intrinsics
 from gart.datasets.photographs import IMAGE_SUFFIXES, check_present, image_size
 from gart.datasets.posed import Photograph, Posed, Split, make_camera, make_lens
 from gart.errors import GartError
@@ -33,6 +33,7 @@ _MODELS = {
     "OPENCV_FISHEYE": "opencv_fisheye",
     "FULL_OPENCV": "full_opencv",
     "THIN_PRISM_FISHEYE": "thin_prism_fisheye",
+    "EQUIRECTANGULAR": "equirectangular",
 }
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6", "sx1", "sy1")
 
@@ -135,6 +136,13 @@ def _camera(path: Path, values: Mapping[str, Any]) -> Camera:
         width, height = int(values["w"]), int(values["h"])
     else:
         width, height = image_size(path)
+    pose = np.array(values["transform_matrix"], np.float64)[:3]
+    if pose.shape != (3, 4):
+        raise GartError(f"its transform_matrix has shape {list(pose.shape)}; expected 4 x 4")
+    pose = pose * np.array([1, -1, -1, 1])  # OpenGL's camera axes (y up, z back) to OpenCV's
+    lens = _MODELS[model]
+    if lens == "equirectangular":  # focal lengths, if there are any, mean nothing
+        return make_camera(pose, panorama_intrinsics(width, height), (width, height), lens, ())
     if "fl_x" in values:
         fx = float(values["fl_x"])
     else:
@@ -146,14 +154,9 @@ def _camera(path: Path, values: Mapping[str, Any]) -> Camera:
     else:
         fy = fx
     center = (float(values.get("cx", width / 2)), float(values.get("cy", height / 2)))
-    lens = _MODELS[model]
     # Writers give a pinhole or fisheye the same keys as any lens: those it lacks mean nothing.
     keys = PARAMETERS[lens] if lens in ("pinhole", "opencv_fisheye") else _COEFFICIENTS
     named = {key: float(values[key]) for key in keys if key in values}
-    pose = np.array(values["transform_matrix"], np.float64)[:3]
-    if pose.shape != (3, 4):
-        raise GartError(f"its transform_matrix has shape {list(pose.shape)}; expected 4 x 4")
-    pose = pose * np.array([1, -1, -1, 1])  # OpenGL's camera axes (y up, z back) to OpenCV's
     return make_camera(pose, (fx, fy, *center), (width, height), *make_lens(lens, named))
 
 

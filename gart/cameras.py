@@ -6,6 +6,7 @@ order follow COLMAP and OpenCV (docs/conventions.md).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gart.lenses import FISHEYES, PARAMETERS, distort, undistort
+from gart.lenses import PARAMETERS, PLANAR, distort, to_image, to_rays, undistort
+from gart.optics import RollingShutter, ThinLens
 
 MAX_SIDE = 32768
 """Of an image, in pixels: beyond it a file is damaged rather than ambitious."""
@@ -25,10 +27,13 @@ class Camera:
 
     Attributes:
         c2w: [3, 4] float32 on the CPU, camera to world.
-        fx, fy, cx, cy: intrinsics in pixels of the image used.
+        fx, fy, cx, cy: intrinsics in pixels of the image used: fx, fy a unit of the lens's ideal
+            image (`gart.lenses`), so pixels a scene unit of an orthographic lens.
         width, height: image size in pixels, at most `MAX_SIDE`.
         model: a key of `gart.lenses.PARAMETERS`.
         distortion: the model's parameters; missing trailing ones are zero.
+        shutter: how the camera moves while its rows are exposed; None: not at all.
+        aperture: what lets objects out of focus blur; None: a point.
     """
 
     c2w: Tensor
@@ -40,6 +45,8 @@ class Camera:
     height: int
     model: str = "pinhole"
     distortion: tuple[float, ...] = ()
+    shutter: RollingShutter | None = None
+    aperture: ThinLens | None = None
 
     def __post_init__(self) -> None:
         if tuple(self.c2w.shape) != (3, 4):
@@ -84,7 +91,12 @@ class Camera:
     @property
     def is_planar(self) -> bool:
         """True when every ray meets the plane z = 1, so that depth is z-depth."""
-        return self.model not in FISHEYES
+        return self.model in PLANAR
+
+    @property
+    def is_central(self) -> bool:
+        """True when every ray starts at the camera's centre."""
+        return self.model != "orthographic" and self.shutter is None and self.aperture is None
 
     @property
     def lens(self) -> tuple[Any, ...]:
@@ -118,32 +130,35 @@ class Camera:
     def directions(self) -> Tensor:
         """[H, W, 3] float64 camera-space ray directions through the pixel centres.
 
-        Planar lenses: z = 1. Fisheye: unit length. NaN where the lens maps no ray to the pixel.
+        Planar and orthographic lenses: z = 1. Others: unit length. NaN where the lens maps no ray
+        to the pixel.
         """
+        return to_rays(self.model, *self.undistort(*self._pixels()))
+
+    def origins(self) -> Tensor:
+        """[H, W, 3] float64 where the rays start in camera space: at 0 but for parallel rays, which
+        start on the camera's plane. Shutter and aperture are `gart.tracing.camera_rays`' affair.
+        """
+        if self.model != "orthographic":
+            return torch.zeros(1, 1, 3, dtype=torch.float64).expand(self.height, self.width, 3)
+        x, y = self.undistort(*self._pixels())
+        return torch.stack([x, y, torch.zeros_like(x)], -1)
+
+    def _pixels(self) -> tuple[Tensor, Tensor]:
+        """Two [H, W] float64: the pixel centres in the lens's image."""
         x = (torch.arange(self.width, dtype=torch.float64) + 0.5 - self.cx) / self.fx
         y = (torch.arange(self.height, dtype=torch.float64) + 0.5 - self.cy) / self.fy
-        x, y = self.undistort(*torch.broadcast_tensors(x[None, :], y[:, None]))
-        if self.is_planar:
-            return torch.stack([x, y, torch.ones_like(x)], -1)
-        angle = torch.hypot(x, y)
-        scale = torch.where(angle > 0, angle.sin() / angle.clamp_min(1e-300), 1.0)
-        return torch.stack([x * scale, y * scale, angle.cos()], -1)
+        x, y = torch.broadcast_tensors(x[None, :], y[:, None])
+        return x, y
 
     def project(self, points: Tensor) -> Tensor:
         """Pixel coordinates [..., 2] of world `points` [..., 3] through the lens.
 
-        NaN for points behind the camera's plane (planar lenses).
+        NaN for points behind the camera's plane (planar and orthographic lenses). Motion and
+        aperture are left out.
         """
         p = (points.double() - self.c2w[:, 3].double()) @ self.c2w[:, :3].double()
-        x, y, z = p.unbind(-1)
-        if self.is_planar:
-            z = torch.where(z > 0, z, torch.nan)
-            x, y = x / z, y / z
-        else:
-            radius = torch.hypot(x, y)
-            scale = torch.atan2(radius, z) / radius.clamp_min(1e-300)
-            x, y = x * scale, y * scale
-        x, y = self.distort(x, y)
+        x, y = self.distort(*to_image(self.model, p))
         return torch.stack([x * self.fx + self.cx, y * self.fy + self.cy], -1)
 
     def distort(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,6 +168,11 @@ class Camera:
     def undistort(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Inverse of `distort`; NaN where the lens images nothing."""
         return undistort(self.model, self.distortion, x, y)
+
+
+def panorama_intrinsics(width: float, height: float) -> tuple[float, float, float, float]:
+    """fx, fy, cx, cy of an equirectangular image that shows all directions."""
+    return width / (2 * math.pi), height / math.pi, width / 2, height / 2
 
 
 @lru_cache(maxsize=16)

@@ -59,7 +59,7 @@ class Tracing:
     Attributes:
         gaussians, coefficients: N and K of the scene.
         width, height: of the image in pixels.
-        faces: planes that the lens needs, 1 or 6 for a fisheye (gart/tracing/ray_grid.py).
+        faces: planes that the lens needs, 1, or 6 for a fisheye or panorama (ray_grid.py).
         on_gpu: CUDA or the CPU.
         sh, backward, lt_layout: as in `TraceSettings`.
         load: expected, or measured.

@@ -2,6 +2,8 @@
 
 The ideal image of a planar lens is the plane z = 1. That of a fisheye is equidistant: a ray meets
 it at the distance of its angle from the axis, so that rays from the side and behind have a place.
+That of a panorama is (longitude, latitude): angles to the right of the axis z and downwards, up to
+half a turn and to the poles. That of an orthographic lens is the camera's plane in scene units.
 Models, parameters and their order are COLMAP's and OpenCV's (docs/conventions.md).
 """
 
@@ -20,9 +22,13 @@ PARAMETERS = {
     "fov": ("omega",),
     "opencv_fisheye": ("k1", "k2", "k3", "k4"),
     "thin_prism_fisheye": ("k1", "k2", "p1", "p2", "k3", "k4", "sx1", "sy1"),
+    "equirectangular": (),
+    "orthographic": (),
 }
 """Lens model -> names of its distortion parameters, in order."""
 
+PLANAR = frozenset(("pinhole", "opencv", "full_opencv", "fov"))
+"""Models whose ideal image is the plane z = 1."""
 FISHEYES = frozenset(("opencv_fisheye", "thin_prism_fisheye"))
 """Models whose ideal image is the equidistant one."""
 
@@ -31,7 +37,7 @@ Point = tuple[Tensor, Tensor]
 
 def distort(model: str, distortion: tuple[float, ...], x: Tensor, y: Tensor) -> Point:
     """From the ideal image to the lens's, both in units of the focal length."""
-    if model == "pinhole":
+    if not PARAMETERS[model]:
         return x, y
     if model == "fov":
         scale = _fov_scale(torch.hypot(x, y), *distortion)
@@ -43,8 +49,11 @@ def distort(model: str, distortion: tuple[float, ...], x: Tensor, y: Tensor) -> 
 
 
 def undistort(model: str, distortion: tuple[float, ...], x: Tensor, y: Tensor) -> Point:
-    """Inverse of `distort`; NaN where the lens images nothing, as beyond a fold."""
-    if model == "pinhole":
+    """Inverse of `distort`; NaN where the lens images nothing, as beyond a fold or a pole."""
+    if model == "equirectangular":
+        seen = (x.abs() <= math.pi) & (y.abs() <= math.pi / 2)
+        return torch.where(seen, x, torch.nan), torch.where(seen, y, torch.nan)
+    if not PARAMETERS[model]:
         return x, y
     if model == "fov":
         scale = _inverse_fov_scale(torch.hypot(x, y), *distortion)
@@ -54,6 +63,38 @@ def undistort(model: str, distortion: tuple[float, ...], x: Tensor, y: Tensor) -
     lens = _Polynomials.of(model, distortion)
     start = _undistort_radially(x, y, lens.numerator) if model in FISHEYES else (x, y)
     return _newton(lens, x, y, start)
+
+
+def to_rays(model: str, x: Tensor, y: Tensor) -> Tensor:
+    """[..., 3] directions, in camera space, of the rays to points (x, y) of the ideal image.
+
+    Planar and orthographic lenses: z = 1. All others: unit length.
+    """
+    if model in PLANAR:
+        return torch.stack([x, y, torch.ones_like(x)], -1)
+    if model == "orthographic":
+        zero = 0 * (x + y)  # NaN where there is no ray
+        return torch.stack([zero, zero, zero + 1], -1)
+    if model == "equirectangular":
+        return torch.stack([x.sin() * y.cos(), y.sin(), x.cos() * y.cos()], -1)
+    angle = torch.hypot(x, y)
+    scale = torch.where(angle > 0, angle.sin() / angle.clamp_min(1e-300), 1.0)
+    return torch.stack([x * scale, y * scale, angle.cos()], -1)
+
+
+def to_image(model: str, points: Tensor) -> Point:
+    """Where `points` [..., 3] in camera space lie in the ideal image; NaN behind the plane of a
+    camera with a planar or orthographic lens.
+    """
+    x, y, z = points.unbind(-1)
+    if model == "equirectangular":
+        return torch.atan2(x, z), torch.atan2(y, torch.hypot(x, z))
+    if model in FISHEYES:
+        radius = torch.hypot(x, y)
+        scale = torch.atan2(radius, z) / radius.clamp_min(1e-300)
+        return x * scale, y * scale
+    z = torch.where(z > 0, z, torch.nan)
+    return (x / z, y / z) if model in PLANAR else (x + 0 * z, y + 0 * z)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class Rendering:
         color: [H, W, 3] linear blend of the Gaussians' colours, premultiplied, without background.
         opacity: [H, W] in [0, 1]: 1 - transmittance.
         depth: [H, W] expected depth: blended depth over opacity, 0 where nothing was hit. z-depth
-            for planar lenses, distance for fisheye.
+            for planar and orthographic lenses, distance for others.
     """
 
     color: Tensor

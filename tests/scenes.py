@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gart.cameras import Camera
+from gart.cameras import Camera, panorama_intrinsics
 from gart.scene import Gaussians
 
 IDENTITY = torch.eye(3, 4)
@@ -97,6 +97,21 @@ def camera(
         model=model,
         distortion=distortion,
     )
+
+
+def panorama(height: int, width: int | None = None, *, pose: Tensor = IDENTITY) -> Camera:
+    """A camera that sees all directions, twice as wide as high unless `width` is given."""
+    width = width or 2 * height
+    intrinsics = panorama_intrinsics(width, height)
+    return Camera(pose, *intrinsics, width, height, "equirectangular")
+
+
+def orthographic(
+    width: int = 37, height: int = 23, *, extent: float = 4.0, pose: Tensor = IDENTITY
+) -> Camera:
+    """A camera with parallel rays that sees `extent` scene units from side to side."""
+    focal = width / extent
+    return Camera(pose, focal, focal, width / 2, height / 2, width, height, "orthographic")
 
 
 def layers(n: int = 320, *, seed: int = 0, pose: Tensor = IDENTITY) -> Gaussians:
@@ -208,6 +223,10 @@ HARD_SCENES: dict[str, Callable[[], tuple[Gaussians, Camera]]] = {
     "fisheye beyond 180 degrees": lambda: (
         shell(150),
         camera(53, 45, fov=260, model="opencv_fisheye", distortion=FISHEYE),
+    ),
+    "panorama": lambda: (
+        shell(150, seed=1, pose=random_pose(8, 2)),
+        panorama(40, pose=random_pose(8, 2)),
     ),
 }
 """Name -> scene and camera: shapes, places and lenses that break careless maths."""

@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 from oracle import assert_images_agree
-from scenes import camera, random_gaussians
+from scenes import camera, random_gaussians, random_pose
 
+from gart.cameras import Camera, has_ray, panorama_intrinsics
 from gart.lenses import FISHEYES, PARAMETERS, distort, undistort
 
 LENSES = {
@@ -14,6 +15,8 @@ LENSES = {
     "fov": (0.9,),
     "opencv_fisheye": (0.04, -0.01, 0.004, -0.001),
     "thin_prism_fisheye": (0.04, -0.01, 0.003, -0.002, 0.004, -0.001, 0.005, -0.004),
+    "equirectangular": (),
+    "orthographic": (),
 }
 
 
@@ -27,7 +30,7 @@ def test_undistort_inverts_distort(model):
     reach = 1.2 if model in FISHEYES else 0.7  # 97 degrees off axis, and 45
     x, y = grid(reach)
     u, v = distort(model, LENSES[model], x, y)
-    if model != "pinhole":
+    if PARAMETERS[model]:
         assert (u - x).abs().max() > 0.01
     back_x, back_y = undistort(model, LENSES[model], u, v)
     torch.testing.assert_close((back_x, back_y), (x, y), rtol=0, atol=1e-9)
@@ -75,6 +78,55 @@ def test_the_field_of_view_lens_is_smooth_at_its_middle():
     torch.testing.assert_close(u, slope * x, rtol=1e-10, atol=0)
     back, _ = undistort("fov", (0.9,), u, torch.zeros_like(x))
     torch.testing.assert_close(back, x, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("model", PARAMETERS)
+def test_pixels_project_back_to_themselves(model):
+    width, height = 64, 48
+    middle = (width / 2, height / 2)
+    focal = (panorama_intrinsics(width, height) if model == "equirectangular" else (40.0, 42.0))[:2]
+    view = Camera(random_pose(2, 3), *focal, *middle, width, height, model, LENSES[model])
+    points = view.origins() + 2.5 * view.directions()
+    world = points @ view.c2w[:, :3].T.double() + view.center.double()
+    x, y = torch.arange(width) + 0.5, torch.arange(height) + 0.5
+    pixels = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).double()
+    seen = points.isfinite().all(-1)
+    assert seen.double().mean() > 0.8
+    torch.testing.assert_close(view.project(world)[seen], pixels[seen], rtol=0, atol=1e-4)
+
+
+def test_a_panorama_is_longitude_and_latitude():
+    view = Camera(torch.eye(3, 4), *panorama_intrinsics(200, 100), 200, 100, "equirectangular")
+    for point, pixel in (
+        ((0, 0, 5), (100, 50)),  # ahead, in the middle
+        ((3, 0, 0), (150, 50)),  # to the right
+        ((-1, 0, -1), (25, 50)),  # behind to the left
+        ((0, 2, 2), (100, 75)),  # below
+        ((0, -4, 0), (100, 0)),  # straight up
+        ((0, 0, -1), (200, 50)),  # behind: the seam
+    ):
+        got = view.project(torch.tensor(point, dtype=torch.float32)).tolist()
+        assert got == pytest.approx(pixel, abs=1e-12)
+    lengths = view.directions().norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones_like(lengths), rtol=0, atol=1e-15)
+
+
+def test_a_panorama_ends_at_the_seam_and_the_poles():
+    fx, fy, *_ = panorama_intrinsics(200, 100)
+    wide = Camera(torch.eye(3, 4), fx, fy, 110, 55, 220, 110, "equirectangular")
+    seen = wide.directions().isfinite().all(-1)
+    assert torch.equal(seen, has_ray(wide.lens))
+    rows, columns = seen.any(1).nonzero()[:, 0], seen.any(0).nonzero()[:, 0]
+    assert (columns[0], columns[-1], rows[0], rows[-1]) == (10, 209, 5, 104)
+    assert seen[5:105, 10:210].all()
+
+
+def test_parallel_rays_start_on_the_plane_of_the_camera():
+    view = Camera(torch.eye(3, 4), 10, 20, 4, 3, 8, 6, "orthographic")
+    assert torch.equal(view.directions(), torch.tensor([0, 0, 1.0]).double().expand(6, 8, 3))
+    assert view.origins()[0, 0].tolist() == [-0.35, -0.125, 0]
+    assert view.project(torch.tensor([0.1, 0.1, 7.0])).tolist() == pytest.approx([5, 5], abs=1e-6)
+    assert view.project(torch.tensor([0.1, 0.1, -7.0])).isnan().all()
 
 
 @pytest.mark.parametrize("model", ["fov", "thin_prism_fisheye"])

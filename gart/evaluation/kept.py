@@ -45,7 +45,9 @@ class KeptFrames:
     def digest(self, camera: Camera) -> str:
         """Of all that decides the camera's images."""
         pose = camera.c2w.numpy().tobytes()
-        return hashlib.sha256(self._base + repr(camera.lens).encode() + pose).hexdigest()
+        end = b"" if camera.shutter is None else camera.shutter.end.numpy().tobytes()
+        lens = repr((camera.lens, camera.aperture)).encode()
+        return hashlib.sha256(self._base + lens + pose + end).hexdigest()
 
     def has(self, file: str, digest: str) -> bool:
         """Whether `file` is there and shows what `digest` says."""

@@ -14,10 +14,11 @@ from gart.cameras import Camera
 from gart.errors import GartError, UsageError
 from gart.evaluation.kept import KeptFrames
 from gart.evaluation.views import Settings, render_view
-from gart.io.images import save_depth, save_png
+from gart.io.images import save_counts, save_depth, save_normals, save_png
 from gart.io.video import VideoFile, is_video
 from gart.rendering import Rendering
 from gart.scene import Gaussians
+from gart.tracing import Surface, TraceSettings, trace_surface
 
 ENDINGS = {
     "color": (".png",),
@@ -25,10 +26,18 @@ ENDINGS = {
     "opacity": (".opacity.png",),
     "depth": (".depth.npy", ".depth.png"),
     "exr": (".depth.exr",),
+    "median_depth": (".median_depth.npy", ".median_depth.png"),
+    "median_depth_exr": (".median_depth.exr",),
+    "normals": (".normals.npy", ".normals.png"),
+    "normals_exr": (".normals.exr",),
+    "hit_count": (".hit_count.npy", ".hit_count.png"),
 }
 """Output -> endings of its files: colour over the background; colour without it, with straight
-alpha; opacity; depth as float32 scene units and, to look at, in 16 bits; the former as OpenEXR."""
+alpha; opacity; depth as float32 scene units and, to look at, in 16 bits; the former as OpenEXR; so
+too median depth and normals, these in 8 bits; the number of hits as it is."""
 OUTPUTS = tuple(ENDINGS)
+SURFACE_OUTPUTS = OUTPUTS[OUTPUTS.index("median_depth") :]
+"""What `gart.tracing.Surface` holds."""
 PHOTO_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".exr", ".heic"}
 
 Report = Callable[[int, int, str], None]
@@ -69,12 +78,19 @@ def render_views(
     stopped. A video appears when it is complete, and shows colour.
 
     Raises:
-        UsageError: an unknown mode or output, or further outputs with a video.
+        UsageError: an unknown mode or output, one that the mode does not have, or further outputs
+            with a video.
         GartError: nothing to render, two views for one file, cameras of several sizes for a video.
     """
     output = Path(output)
     if unknown := [name for name in outputs if name not in OUTPUTS]:
         raise UsageError(f"output is {unknown[0]!r}; expected some of {', '.join(OUTPUTS)}")
+    surfaces = [name for name in outputs if name in SURFACE_OUTPUTS]
+    if surfaces and mode != "rt":
+        raise UsageError(
+            f"output is {surfaces[0]!r}, which comes from the hits of rays, and --mode is {mode}; "
+            "use --mode rt"
+        )
     if not views:
         raise GartError(f"there is no view to render to {output}; choose another split")
     backdrop = torch.tensor(background, device=gaussians.device)
@@ -97,13 +113,21 @@ def render_views(
         digest = frames.digest(camera)
         files = {stems[i] + ending: wanted for ending, wanted in endings.items()}
         missing = [file for file in files if not frames.has(file, digest)]
-        if missing:
+        plain = [file for file in missing if files[file] not in SURFACE_OUTPUTS]
+        if plain:
             rendering = render_view(gaussians, camera, mode, settings)
-            for file in missing:
+            for file in plain:
                 _save(output / file, files[file], rendering, backdrop)
                 frames.add(file, digest)
-        else:
-            kept += 1
+        if len(missing) > len(plain):
+            assert settings is None or isinstance(settings, TraceSettings)
+            with torch.no_grad():
+                surface = trace_surface(gaussians, camera, settings)
+            for file in missing:
+                if file not in plain:
+                    _save_surface(output / file, files[file], surface)
+                    frames.add(file, digest)
+        kept += not missing
         report(i + 1, len(views), name)
     return Rendered(kept, frames.others())
 
@@ -118,6 +142,15 @@ def _save(path: Path, wanted: str, rendering: Rendering, backdrop: Tensor) -> No
         save_png(path, rendering.opacity)
     else:
         save_depth(path, rendering.depth)
+
+
+def _save_surface(path: Path, wanted: str, surface: Surface) -> None:
+    if wanted == "hit_count":
+        save_counts(path, surface.hit_count)
+    elif wanted.startswith("normals"):
+        save_normals(path, surface.normals)
+    else:
+        save_depth(path, surface.median_depth)
 
 
 def _stem(name: str) -> str:

@@ -36,7 +36,7 @@ def render_view(
 
     Raises:
         UsageError: an unknown mode.
-        GartError: a fisheye camera with `tilegs`.
+        GartError: `tilegs` with a camera that no pinhole image can stand for, such as a fisheye.
     """
     if mode not in MODES:
         raise UsageError(f"--mode is {mode!r}; expected {' or '.join(MODES)}")
@@ -63,11 +63,16 @@ def rasterized_camera(camera: Camera) -> Camera:
     """The pinhole camera that `tilegs` renders in place of `camera`.
 
     Raises:
-        GartError: a fisheye, which no pinhole image can stand for.
+        GartError: a lens, an aperture or a shutter that no pinhole image can stand for.
     """
     if not camera.is_planar:
         raise GartError(
             f"tilegs renders pinhole images and this camera is {camera.model}; use --mode rt"
+        )
+    if not camera.is_central:
+        raise GartError(
+            "tilegs renders images from one point and this camera has an aperture or a rolling "
+            "shutter; use --mode rt"
         )
     return camera.undistorted()
 

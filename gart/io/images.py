@@ -1,4 +1,4 @@
-"""Image files: 8-bit colour and opacity, depth."""
+"""Image files: 8-bit colour and opacity, depth, normals, numbers of hits."""
 
 from __future__ import annotations
 
@@ -45,18 +45,46 @@ def save_depth(path: str | Path, depth: Tensor) -> None:
     Raises:
         GartError: `.exr` with an OpenCV that was built without it.
     """
+    if not _save_values(path, depth.float()):
+        scale = 65535 / max(float(depth.max()), 1e-30)
+        _write(path, _sixteen_bits(depth * scale))
+
+
+def save_normals(path: str | Path, normals: Tensor) -> None:
+    """Write [H, W, 3] normals in [-1, 1], atomically, by the suffix.
+
+    `.npy` and `.exr` hold the float32 values, `.png` x, y and z as red, green and blue: 8 bits, -1
+    being 0 and 1 being 255.
+
+    Raises:
+        GartError: `.exr` with an OpenCV that was built without it.
+    """
+    if not _save_values(path, normals.float()):
+        save_png(path, (normals + 1) / 2)
+
+
+def save_counts(path: str | Path, counts: Tensor) -> None:
+    """Write [H, W] whole numbers as they are, atomically: `.npy` in their type, `.png` in 16 bits,
+    65535 standing for more too.
+    """
+    if not _save_values(path, counts):
+        _write(path, _sixteen_bits(counts))
+
+
+def _save_values(path: str | Path, values: Tensor) -> bool:
+    """Write `values` as they are if the suffix is `.npy` or `.exr`; whether it was."""
     path = Path(path)
-    depth = depth.float().cpu()
     if path.suffix == ".npy":
         with atomic(path) as temporary:
-            np.save(temporary, depth.numpy())
-        return
-    if path.suffix == ".exr":
+            np.save(temporary, values.cpu().numpy())
+    elif path.suffix == ".exr":
         os.environ.setdefault("OPENCV_IO_ENABLE_OPENEXR", "1")  # off by default, since 4.5.5
-        _write(path, depth.numpy())
-        return
-    scale = 65535 / max(float(depth.max()), 1e-30)
-    _write(path, (depth * scale).round().clamp(0, 65535).numpy().astype(np.uint16))
+        _write(path, values.cpu().numpy())
+    return path.suffix in (".npy", ".exr")
+
+
+def _sixteen_bits(values: Tensor) -> np.ndarray:
+    return values.round().clamp(0, 65535).cpu().numpy().astype(np.uint16)
 
 
 def read_image(path: str | Path) -> Tensor:

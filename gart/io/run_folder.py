@@ -3,6 +3,7 @@
 config.yaml       resolved settings, data set, versions, GPU
 checkpoints/      written by gart.training
 point_cloud.ply   the result, standard 3DGS layout
+cameras.json      cameras of the photographs, where they were refined
 metrics.jsonl     one line per logged step
 eval.json         what gart eval measured
 renders/          images and videos
@@ -38,6 +39,7 @@ ENTRIES = (
     "metrics.jsonl",
     "eval.json",
     "renders",
+    "cameras.json",
 )
 """All that gart puts into a run folder, and all that overwriting removes."""
 
@@ -47,14 +49,15 @@ class RunFolder:
 
     Attributes:
         path: the folder.
-        config, checkpoints, point_cloud, metrics, eval, renders: paths in it, existing or not.
+        config, checkpoints, point_cloud, metrics, eval, renders, cameras: paths in it, existing or
+            not.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         entries = (self.path / entry for entry in ENTRIES)
         self.config, self.checkpoints, self.point_cloud, self.metrics, *rest = entries
-        self.eval, self.renders = rest
+        self.eval, self.renders, self.cameras = rest
 
     @property
     def exists(self) -> bool:

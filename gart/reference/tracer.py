@@ -46,12 +46,20 @@ class TracedRays:
         opacity: [R] 1 - transmittance.
         depth: [R] blended tau over opacity; 0 where nothing was hit.
         order: [R, L] int64 indices of the blended Gaussians, front to back, padded with -1.
+        median_depth: [R] tau of the hit that takes the transmittance to 0.5 or below; 0 without.
+        normals: [R, 3] blended unit normals, in world axes: a Gaussian's is -Sigma^-1 d, normal of
+            the plane of its peaks along all rays of direction d (Gaussian Opacity Fields, Yu et al.
+            2024).
+        hit_count: [R] int64, how many hits were blended.
     """
 
     color: Tensor
     opacity: Tensor
     depth: Tensor
     order: Tensor
+    median_depth: Tensor
+    normals: Tensor
+    hit_count: Tensor
 
 
 def whitening(quats: Tensor, log_scales: Tensor) -> Tensor:
@@ -202,11 +210,18 @@ def trace_rays(
     depth = zeros.index_add(0, hits.ray, weights * tau)
     order = hits.gaussian.new_full(shape, -1).index_put(place, hits.gaussian)
     order = torch.where(blended, order, -1)
+
+    normal = -_unit(_transform(whiten.mT, _transform(whiten, direction)))
+    # The one hit of a ray, if there is one, that finds more than half of the light and leaves less.
+    halves = (blended & (before > 0.5) & (after <= 0.5))[place]
     return TracedRays(
         color=color.new_zeros(shape[0], 3).index_add(0, hits.ray, weights[:, None] * color),
         opacity=opacity,
         depth=depth / torch.where(opacity > 0, opacity, 1.0),
         order=order[:, : int((order >= 0).sum(-1).max()) if order.numel() else 0],
+        median_depth=zeros.index_add(0, hits.ray[halves], tau[halves]),
+        normals=color.new_zeros(shape[0], 3).index_add(0, hits.ray, weights[:, None] * normal),
+        hit_count=(order >= 0).sum(-1),
     )
 
 
@@ -222,18 +237,21 @@ def render(
 ) -> Rendering:
     """Trace every pixel of `camera`; keywords as `trace_rays`.
 
-    Depth is z-depth for planar lenses, distance for fisheye. Pixels to which the lens maps no
-    ray are zero.
+    Depth is z-depth for planar and orthographic lenses, distance for others. Pixels to which the
+    lens maps no ray are zero. `sh="center"` is seen from where each ray starts. Shutter and
+    aperture are left out.
     """
+    origins, directions = camera_rays(camera)
     traced = trace_rays(
         gaussians,
-        *camera_rays(camera),
+        origins,
+        directions,
         alpha_min=alpha_min,
         alpha_max=alpha_max,
         transmittance_min=transmittance_min,
         near=near,
         sh=sh,
-        center=camera.center,
+        center=origins,
     )
     size = (camera.height, camera.width)
     return Rendering(
@@ -247,7 +265,7 @@ def camera_rays(camera: Camera) -> tuple[Tensor, Tensor]:
     """World-space origins and directions, each [H * W, 3] float64, of the pixels in rows."""
     c2w = camera.c2w.double()
     directions = camera.directions().reshape(-1, 3) @ c2w[:, :3].T
-    return c2w[:, 3].expand_as(directions), directions
+    return c2w[:, 3] + camera.origins().reshape(-1, 3) @ c2w[:, :3].T, directions
 
 
 # Sums are written out, so that equal Gaussians give equal bits and tie: library products do not.

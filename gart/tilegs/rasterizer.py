@@ -39,12 +39,13 @@ def rasterize(
     otherwise the call returns as soon as the GPU has its work.
 
     Raises:
-        ValueError: the camera is distorted or its pose is not finite.
+        ValueError: the camera is distorted, has an aperture or a rolling shutter, or its pose is
+            not finite.
     """
-    if not camera.is_planar or any(camera.distortion):
+    if not camera.is_planar or any(camera.distortion) or not camera.is_central:
         raise ValueError(
             f"the rasterizer renders pinhole cameras and this one is {camera.model}; "
-            "pass camera.undistorted(), or trace its rays with gart.tracing"
+            "pass camera.undistorted() without aperture or shutter, or trace it with gart.tracing"
         )
     colors, alphas, depths = _render(
         gaussians.means,

@@ -2,11 +2,15 @@
 
 A face is a frame at the camera centre. Planar lenses need one, the camera's own; fisheye lenses
 give each tile the face of a cube that it looks at, so that any field of view is a set of planes and
-the tracer's exact rational response holds for every ray.
+the tracer's exact rational response holds for every ray. So do panoramas, of a cube that is turned
+and whose sides reach far up and down: a side is a quarter of the image's columns, in which x grows
+with the column and y with the row, so that a support has few tiles to be tested against; what is
+left to the top and the bottom, where columns go round, is little.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -26,6 +30,13 @@ _CUBE = (
     ((1, 0, 0), (0, 0, 1), (0, -1, 0)),
     ((-1, 0, 0), (0, 1, 0), (0, 0, -1)),
 )
+
+_TURN = ((math.sqrt(0.5), 0, -math.sqrt(0.5)), (0, 1, 0), (math.sqrt(0.5), 0, math.sqrt(0.5)))
+"""Of a cube's axes by half a side to the right."""
+_SIDES = 4.0
+"""How much more than a cube's the panorama's sides take: to latitudes of 70 to 76 degrees."""
+_LEAST_Z = 0.1
+"""Of a unit direction in its face: beyond 84 degrees off its axis a face's plane is too far out."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +120,24 @@ def ray_grid(camera: Camera, device: torch.device | str) -> RayGrid:
     """Rays of `camera` on `device`; cameras with equal lenses share them.
 
     Raises:
-        GartError: a fisheye image so small that one tile spans more than a face can.
+        GartError: rays that tiles cannot serve, see `fits_tiles`.
     """
-    # The pose plays no part, so any camera with this lens stands for all of them.
-    return _cached(_Lens(camera), torch.device(device))
+    grid = _cached(_Lens(camera), torch.device(device)) if camera.is_central else None
+    if grid is None:
+        raise GartError(
+            f"tile lists cannot serve the rays of this {camera.model} image of {camera.width} x "
+            f"{camera.height} pixels; trace it through the tree, with tracer='bvh'"
+        )
+    return grid
+
+
+def fits_tiles(camera: Camera, device: torch.device | str) -> bool:
+    """Whether there is a `ray_grid`: not for rays that start elsewhere than at the centre, nor for
+    a fisheye or panorama so small that a tile spans more than a face can.
+    """
+    if camera.is_planar:
+        return camera.is_central
+    return camera.is_central and _cached(_Lens(camera), torch.device(device)) is not None
 
 
 class _Lens:
@@ -129,7 +154,8 @@ class _Lens:
 
 
 @lru_cache(maxsize=512)
-def _cached(lens: _Lens, device: torch.device) -> RayGrid:
+def _cached(lens: _Lens, device: torch.device) -> RayGrid | None:
+    # The pose plays no part, so any camera with this lens stands for all of them.
     camera = lens.camera
     directions = camera.directions()
     tile = int(constants()["trace_tile"])
@@ -143,22 +169,32 @@ def _cached(lens: _Lens, device: torch.device) -> RayGrid:
             device,
         )
     axes = torch.tensor(_CUBE, dtype=torch.float64)
-    # Mean direction of each tile, invalid pixels left out, decides its face.
-    padded = torch.zeros(tiles_y * tile, tiles_x * tile, 3, dtype=torch.float64)
-    padded[: camera.height, : camera.width] = directions.nan_to_num(0.0)
-    mean = padded.reshape(tiles_y, tile, tiles_x, tile, 3).sum((1, 3)).reshape(-1, 3)
-    tile_face = (mean @ axes[:, 2].T).argmax(1)
-    by_pixel = tile_face.reshape(tiles_y, tiles_x)
-    by_pixel = by_pixel.repeat_interleave(tile, 0).repeat_interleave(tile, 1)
+    sides = 1.0
+    if camera.model == "equirectangular":
+        axes, sides = axes @ axes.new_tensor(_TURN), _SIDES
+    by_tile = _looked_at(directions, axes[:, 2], sides)
+    by_pixel = by_tile.repeat_interleave(tile, 0).repeat_interleave(tile, 1)
     by_pixel = by_pixel[: camera.height, : camera.width]
     local = torch.einsum("hwij,hwj->hwi", axes[by_pixel], directions)
-    if (local[..., 2] < 0.1).any():
-        raise GartError(
-            f"fisheye image of {camera.width} x {camera.height} pixels: a {tile} x {tile} tile "
-            "spans more than a cube face can; render it larger"
-        )
+    if (local[..., 2] < _LEAST_Z).any():
+        return None
     scale = (1 / local[..., 2]).nan_to_num(1.0)
-    return _grid(axes, local[..., :2] / local[..., 2:], tile_face, scale, device)
+    return _grid(axes, local[..., :2] / local[..., 2:], by_tile.flatten(), scale, device)
+
+
+def _looked_at(directions: Tensor, axes: Tensor, sides: float) -> Tensor:
+    """[tiles_y, tiles_x] the face of a cube that each tile looks at: whose axis [F, 3] is nearest
+    to the tile's direction [H, W, 3] that is farthest off it; sides count as nearer by a factor.
+    """
+    tile = int(constants()["trace_tile"])
+    height, width = directions.shape[:2]
+    least = []
+    for axis in axes:
+        z = (directions @ axis).nan_to_num(torch.inf)
+        z = torch.nn.functional.pad(z, (0, -width % tile, 0, -height % tile), value=torch.inf)
+        z = z.reshape(-(-height // tile), tile, -(-width // tile), tile).amin((1, 3))
+        least.append(z * (sides if axis[1] == 0 else 1.0))
+    return torch.stack(least).argmax(0)
 
 
 def _grid(

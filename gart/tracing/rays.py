@@ -65,13 +65,10 @@ def trace_rays(
             "sh is 'linear', which is an expansion around one camera's centre; "
             "trace rays with sh='ray' or sh='center'"
         )
-    for name, tensor in (("origins", origins), ("directions", directions)):
-        if tensor.ndim == 0 or tensor.shape[-1] != 3:
-            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected [..., 3]")
+    origins, directions = broadcast_rays(origins, directions)
     if bvh is None:
         bvh = Bvh(gaussians, settings.alpha_min)
     _check(bvh, gaussians, settings)
-    origins, directions = torch.broadcast_tensors(origins, directions)
     shape = origins.shape[:-1]
     nearest = torch.as_tensor(
         settings.near if t_min is None else t_min, dtype=torch.float32, device=origins.device
@@ -100,29 +97,48 @@ def ray_hit_order(
     directions: Tensor,
     settings: TraceSettings | None = None,
     *,
-    t_min: float | None = None,
+    t_min: Tensor | float | None = None,
+    bvh: Bvh | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The hits that each of R rays blended, front to back; for tests and inspection.
+    """The hits that each of R rays blended, front to back.
 
     Args:
         gaussians: the scene.
         origins: [R, 3] float32.
         directions: [R, 3] float32.
         settings: as `trace_rays`.
-        t_min: smallest tau of a hit.
+        t_min: smallest tau of a hit, of all rays or [R].
+        bvh: as `trace_rays`.
 
     Returns:
         offsets [R + 1] int64 and gaussians [offsets[-1]] int32: ray r blended
         `gaussians[offsets[r]:offsets[r + 1]]`.
     """
     settings = settings or TraceSettings()
-    nearest = origins.new_full((len(origins),), settings.near if t_min is None else t_min)
-    call = _Call(settings, nearest, width=0, keep_hits=True)
+    nearest = torch.as_tensor(
+        settings.near if t_min is None else t_min, dtype=torch.float32, device=origins.device
+    )
+    call = _Call(settings, nearest.expand(len(origins)).contiguous(), width=0, keep_hits=True)
     inputs = _plain((*gaussians.tensors().values(), origins, directions))
-    bvh = Bvh(gaussians, settings.alpha_min)
+    if bvh is None:
+        bvh = Bvh(gaussians, settings.alpha_min)
+    _check(bvh, gaussians, settings)
     state = call.whole(inputs, call.trace(bvh, inputs)[3:])
     offsets, ids = library(gaussians.device).bvh_hits(state)
     return offsets, ids
+
+
+def broadcast_rays(origins: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Both [..., 3].
+
+    Raises:
+        ValueError: one of them is something else.
+    """
+    for name, tensor in (("origins", origins), ("directions", directions)):
+        if tensor.ndim == 0 or tensor.shape[-1] != 3:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; expected [..., 3]")
+    origins, directions = torch.broadcast_tensors(origins, directions)
+    return origins, directions
 
 
 class _Call(NamedTuple):

@@ -25,7 +25,9 @@ class TraceSettings:
         alpha_min: responses below are no hits; also bounds every Gaussian's support.
         alpha_max: responses are clamped here, without gradient beyond.
         transmittance_min: a ray stops below; the hit that gets there is still blended.
-        near: nearest hit, in scene units of the ray's z.
+        near: nearest hit, in scene units of the ray's z; of fisheyes and panoramas through tiles,
+            along the axis of the cube's face that the tile looks at (up to 1.8 and 4.3 times as far
+            away), through the tree their distance.
         ring_size: hits a pixel holds while their order is not yet proven; changes only speed.
             1 to 64 on the CPU, the default alone on CUDA; 0: no ring, every pixel takes the exact
             pass.

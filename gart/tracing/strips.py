@@ -68,6 +68,12 @@ def whole_images() -> Iterator[None]:
         _whole.reset(token)
 
 
+def fitting(grid: RayGrid, settings: TraceSettings, *scene: Tensor) -> list[RayGrid]:
+    """`grid` in as few bands as each fit the memory with all their hits."""
+    image = image_size(grid, settings, scene)
+    return bands(grid, image.rows(_count(image, settings.memory_limit, True, scene[0].device)))
+
+
 def bands(grid: RayGrid, rows: int) -> list[RayGrid]:
     """`grid` cut into bands of `rows` pixel rows, a multiple of 64; the last may have fewer."""
     height = grid.ray_xy.shape[0]

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from gart import stages
 from gart.cameras import Camera
+from gart.memory import allocating
 from gart.native import library
 from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.tracing import boxes, strips
 from gart.tracing.additions import additions
-from gart.tracing.camera_rays import camera_rays
 from gart.tracing.linear_color import linear_color
-from gart.tracing.ray_grid import RayGrid, ray_grid
-from gart.tracing.rays import trace_rays
+from gart.tracing.ray_grid import RayGrid, fits_tiles, ray_grid
 from gart.tracing.settings import TraceSettings
 from gart.tracing.traced import Traced
+from gart.tracing.tree_images import trace_by_tree
 
 
 def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None) -> Rendering:
@@ -30,7 +30,8 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
     Args:
         gaussians: the scene, float32; gradients flow to all five tensors. Gaussians with non-finite
             parameters are never hit (opacity logits of +inf are fully opaque).
-        camera: any lens model; its pose is not differentiated.
+        camera: any lens, shutter and aperture; its pose is not differentiated where tile lists
+            serve, which they do for whatever `ray_grid.fits_tiles`. The tree traces all others.
         settings: defaults to `TraceSettings()`.
 
     Returns:
@@ -44,11 +45,11 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
     c2w = _pose(camera)
     tensors = gaussians.tensors()
     if settings.sh == "linear":
-        tensors["sh"] = linear_color(gaussians.means, gaussians.sh, c2w)
+        if camera.model != "orthographic":  # whose rays have no centre to expand around
+            tensors["sh"] = linear_color(gaussians.means, gaussians.sh, c2w)
         settings = replace(settings, sh="ray")
-    if settings.tracer == "bvh":
-        rays = camera_rays(camera, gaussians.device)
-        return trace_rays(Gaussians(**tensors), *rays, settings)
+    if settings.tracer == "bvh" or not fits_tiles(camera, gaussians.device):
+        return trace_by_tree(Gaussians(**tensors), camera, settings)
     grid = ray_grid(camera, gaussians.device)
     scene = tensors.values()
 
@@ -191,8 +192,33 @@ def hit_order(
         offsets [H*W+1] int64 and gaussians [offsets[-1]] int32: pixel p (row-major) blended
         `gaussians[offsets[p]:offsets[p + 1]]`; and how many pixels needed the exact pass.
     """
-    settings = settings or TraceSettings()
+    return _hits(gaussians, camera, ray_grid(camera, gaussians.device), settings or TraceSettings())
+
+
+def tile_hits(
+    gaussians: Gaussians, camera: Camera, settings: TraceSettings
+) -> tuple[Tensor, Tensor]:
+    """`hit_order`'s offsets and Gaussians, in strips where the whole image would take too much.
+
+    Raises:
+        OutOfMemoryError: not even the smallest strip fits.
+    """
     grid = ray_grid(camera, gaussians.device)
+    what = f"the hits of {camera.width} x {camera.height} pixels"
+    with allocating(what, "take fewer Gaussians or smaller images"):
+        parts = [
+            _hits(gaussians, camera, band, settings)
+            for band in strips.fitting(grid, settings, *gaussians.tensors().values())
+        ]
+        counts = torch.cat([offsets.diff() for offsets, _, _ in parts])
+        ids = torch.cat([ids for _, ids, _ in parts])
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)), ids
+
+
+def _hits(
+    gaussians: Gaussians, camera: Camera, grid: RayGrid, settings: TraceSettings
+) -> tuple[Tensor, Tensor, int]:
+    """As `hit_order`, of the pixels in `grid`."""
     scene = _scene_arguments(tuple(gaussians.tensors().values()))
     c2w = _pose(camera)
     native = library(gaussians.device)

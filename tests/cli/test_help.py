@@ -50,7 +50,7 @@ def test_options_are_those_of_the_design(gart):
         "train": "--out --config --set --iterations --budget --backward --tracer --downscale "
         "--device --seed --resume --overwrite",
         "render": "--mode --tracer --split --trajectory --frames --fps --width --height --fov "
-        "--outputs --output",
+        "--lens --extent --aperture --focus --samples --rolling-shutter --outputs --output",
         "eval": "--mode --tracer --metrics --protocol --exposure --json --table --report",
         "profile": "--iterations --backward --mode --json",
         "doctor": "--json",

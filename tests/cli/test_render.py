@@ -89,12 +89,46 @@ def test_field_of_view_and_video(gart, there, tmp_path, monkeypatch):
         assert (tmp_path / name).stat().st_size > 100
 
 
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        (("--lens", "equirectangular", "--height", "32"), (32, 64, 3)),
+        (("--lens", "orthographic", "--height", "20"), (20, 27, 3)),
+        (("--lens", "fisheye", "--fov", "200", "--width", "24", "--height", "24"), (24, 24, 3)),
+        (("--aperture", "0.1", "--samples", "2", "--width", "24"), (18, 24, 3)),
+        (("--rolling-shutter", "1", "--width", "24"), (18, 24, 3)),
+    ],
+    ids=lambda value: value[1] if isinstance(value[0], str) else "",
+)
+def test_lenses_aperture_and_shutter(gart, there, tmp_path, options, shape):
+    line = ["render", "demo", "--trajectory", "orbit", "--frames", "3", "--output", str(tmp_path)]
+    code, out, err = gart(*line, *options)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"saved 3 views to {tmp_path}\n")
+    image = read_image(tmp_path / "00000.png")
+    assert image.shape == shape
+    assert image.max() > 30
+    kept = "(3 of them were there already)\n"
+    assert gart(*line, *options)[1].endswith(kept)
+    # Another aperture or shutter is another image.
+    if "--aperture" in options:
+        assert kept not in gart(*line, *options, "--focus", "1")[1]
+    if "--rolling-shutter" in options:
+        assert kept not in gart(*line, "--width", "24", "--rolling-shutter", "0.5")[1]
+
+
 def test_wrong_render_options(gart, there, tmp_path):
     for option, message in (
         (("--width", "0"), "--width is 0; expected pixels from 1 to 32768"),
         (("--fov", "200"), "--fov is 200; expected degrees between 0 and 180"),
         (("--outputs", "colour"), "output is 'colour'; expected some of color, rgba, opacity"),
         (("--trajectory", "orbit", "--frames", "0"), "--frames is 0; expected 1 to 100000"),
+        (("--lens", "round"), "'round' is not one of 'pinhole', 'fisheye', 'equirectangular'"),
+        (("--lens", "equirectangular", "--fov", "9"), "has no field of view; leave --fov out"),
+        (("--extent", "2"), "--extent is the height of what --lens orthographic shows"),
+        (("--rolling-shutter", "1"), "takes the motion of a path; give --trajectory too"),
+        (("--focus", "1"), "--focus is of an aperture; give --aperture RADIUS too"),
+        (("--aperture", "-1"), "thin lens has radius -1"),
     ):
         code, _, err = gart("render", "demo", "--output", str(tmp_path), *option)
         assert code == 2
@@ -103,3 +137,16 @@ def test_wrong_render_options(gart, there, tmp_path):
     assert code == 1
     assert "trajectory gone.json cannot be read" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--aperture", "0.1"), "this camera has an aperture or a rolling shutter; use --mode rt"),
+        (("--lens", "equirectangular"), "this camera is equirectangular; use --mode rt"),
+    ],
+)
+def test_the_rasterizer_refuses_what_it_cannot_show(gart, there, tmp_path, options, message):
+    code, _, err = gart("render", "demo", "--mode", "tilegs", "--output", str(tmp_path), *options)
+    assert code == 1
+    assert message in err

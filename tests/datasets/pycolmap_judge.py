@@ -30,13 +30,13 @@ CAMERAS = {
         *(300, 310, 322, 238.5, 0.04, -0.01),
         *(0.003, -0.002, 0.004, -0.001, 0.005, -0.004),
     ],
+    "EQUIRECTANGULAR": [WIDTH, HEIGHT],
 }
 REFUSED = {
     "RAD_TAN_THIN_PRISM_FISHEYE": [300, 310, 322, 238.5, *[0.001] * 12],
     "SIMPLE_DIVISION": [500, 322, 238.5, -0.1],
     "DIVISION": [500, 510, 322, 238.5, -0.1],
     "EUCM": [500, 510, 322, 238.5, 0.5, 1.0],
-    "EQUIRECTANGULAR": [WIDTH, HEIGHT],
 }
 
 

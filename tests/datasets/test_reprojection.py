@@ -29,9 +29,10 @@ LENSES = {
     "RADIAL_FISHEYE": "opencv_fisheye",
     "OPENCV_FISHEYE": "opencv_fisheye",
     "THIN_PRISM_FISHEYE": "thin_prism_fisheye",
+    "EQUIRECTANGULAR": "equirectangular",
     "rig": "pinhole",
 }
-REFUSED = ["RAD_TAN_THIN_PRISM_FISHEYE", "SIMPLE_DIVISION", "DIVISION", "EUCM", "EQUIRECTANGULAR"]
+REFUSED = ["RAD_TAN_THIN_PRISM_FISHEYE", "SIMPLE_DIVISION", "DIVISION", "EUCM"]
 
 
 @pytest.fixture(scope="module")

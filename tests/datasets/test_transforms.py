@@ -155,6 +155,13 @@ def test_nerf_synthetic_without_test_views_holds_out_every_eighth(tmp_path):
     assert capture.metadata["split"] == "every 8th by name"
 
 
+def test_panoramas_show_all_directions_whatever_their_focal_lengths(tmp_path):
+    write(tmp_path, {"camera_model": "EQUIRECTANGULAR", "fl_x": 16, "fl_y": 24, "w": 32, "h": 24})
+    camera = load(str(tmp_path)).train[0].camera
+    assert camera.model == "equirectangular"
+    assert camera.lens[1:5] == pytest.approx((32 / (2 * math.pi), 24 / math.pi, 16, 12))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -167,7 +174,7 @@ def test_nerf_synthetic_without_test_views_holds_out_every_eighth(tmp_path):
         ({"test_filenames": ["a\0b"]}, "is no file's name"),
         ({"w": float("inf")}, "bad camera for ./images/009.png: cannot convert float infinity"),
         ({"w": 10**30}, "bad camera for ./images/009.png: image size is 1"),
-        ({"camera_model": "EQUIRECTANGULAR"}, r"'EQUIRECTANGULAR'; allowed are SIMPLE_PINHOLE"),
+        ({"camera_model": "EUCM"}, r"'EUCM'; allowed are SIMPLE_PINHOLE"),
         ({"k4": 0.1}, r"images/009.png: its lens has k4 = 0.1, which the .* OPENCV lacks"),
         ({"fl_x": -1}, r"bad camera for ./images/009.png: focal lengths are -1.0, 31.0"),
         ({"fl_x": "wide"}, r"bad camera for ./images/009.png: could not convert string"),

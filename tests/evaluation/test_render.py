@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import pytest
 from opencv_build import needs_exr
+from scenes import gaussian
 
 import gart.evaluation.render as render_module
 from gart.errors import GartError, UsageError
@@ -48,6 +49,44 @@ def test_alpha_is_straight_and_without_background(gaussians, camera, rendered, t
         gaussians, [("a", camera)], tmp_path, outputs=("rgba",), background=(1.0, 1.0, 1.0)
     )
     assert read_image(tmp_path / "a.rgba.png")[3, 4].tolist() == [128, 0, 0, 128]
+
+
+def test_surface_outputs(camera, tmp_path):
+    sheet = gaussian((0, 0, 3), scales=(9, 9, 0.01), logit=9)
+    outputs = ("color", "median_depth", "normals", "hit_count")
+    for kept in (0, 1):
+        found = render_views(sheet, [("a.jpg", camera)], tmp_path, outputs=outputs)
+        assert found.kept == kept
+    pngs = ["a.hit_count.png", "a.median_depth.png", "a.normals.png", "a.png"]
+    assert [name for name in files(tmp_path) if name.endswith(".png")] == pngs
+    normals = np.load(tmp_path / "a.normals.npy")
+    assert normals.dtype == np.float32
+    np.testing.assert_allclose(normals[20, 25], [0, 0, -0.99], atol=1e-4)
+    red, green, blue = read_image(tmp_path / "a.normals.png")[20, 25].tolist()
+    assert blue == 1
+    assert {red, green} <= {127, 128}
+    np.testing.assert_allclose(np.load(tmp_path / "a.median_depth.npy"), 3, atol=1e-3)
+    count = cv2.imread(str(tmp_path / "a.hit_count.png"), cv2.IMREAD_UNCHANGED)
+    assert count.dtype == np.uint16
+    assert (count == 1).all()
+    assert (np.load(tmp_path / "a.hit_count.npy") == 1).all()
+
+
+@needs_exr
+def test_exr_holds_median_depth_and_normals(camera, tmp_path):
+    sheet = gaussian((0, 0, 3), scales=(9, 9, 0.01), logit=9)
+    outputs = ("median_depth_exr", "normals_exr")
+    render_views(sheet, [("a", camera)], tmp_path, outputs=outputs)
+    normals = cv2.imread(str(tmp_path / "a.normals.exr"), cv2.IMREAD_UNCHANGED)[..., ::-1]
+    np.testing.assert_allclose(normals[20, 25], [0, 0, -0.99], atol=1e-4)
+    depth = cv2.imread(str(tmp_path / "a.median_depth.exr"), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_allclose(depth, 3, atol=1e-3)
+
+
+def test_surfaces_are_not_rasterized(gaussians, camera, tmp_path):
+    with pytest.raises(UsageError, match=r"output is 'normals'.* --mode is tilegs; use"):
+        render_views(gaussians, [("a", camera)], tmp_path, mode="tilegs", outputs=("normals",))
+    assert not files(tmp_path)
 
 
 @needs_exr

@@ -8,6 +8,7 @@ from nerfbaselines.io import load_trajectory as nerfbaselines_load
 from gart.cameras import Camera
 from gart.errors import GartError
 from gart.io.trajectory import load_trajectory, save_trajectory
+from gart.optics import RollingShutter, ThinLens
 
 TURN = torch.tensor([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]])
 
@@ -39,6 +40,27 @@ def test_round_trip(tmp_path):
         assert a.lens == b.lens
 
 
+@pytest.mark.parametrize("model", ["opencv_fisheye", "equirectangular", "orthographic"])
+def test_other_lenses(tmp_path, model):
+    cameras = [camera(i, model=model) for i in range(2)]
+    save_trajectory(tmp_path / "t.json", cameras)
+    assert json.loads((tmp_path / "t.json").read_text())["camera_model"] == model
+    for a, b in zip(cameras, load_trajectory(tmp_path / "t.json").cameras, strict=True):
+        assert a.lens == b.lens
+    with pytest.raises(GartError, match=rf"camera 1 is pinhole.*holds {model} cameras of one size"):
+        save_trajectory(tmp_path / "t.json", [cameras[0], camera(1)])
+
+
+def test_what_a_trajectory_cannot_hold(tmp_path):
+    for changes in (
+        {"model": "opencv_fisheye", "distortion": (0.1,)},
+        {"aperture": ThinLens(0.1, 1.0)},
+        {"shutter": RollingShutter(torch.eye(3, 4))},
+    ):
+        with pytest.raises(GartError, match="camera 0 is no plain "):
+            save_trajectory(tmp_path / "t.json", [camera(0, **changes)])
+
+
 def test_nerfbaselines_reads_what_we_write(tmp_path):
     save_trajectory(tmp_path / "t.json", [camera(2)], fps=24)
     theirs = nerfbaselines_load(io.StringIO((tmp_path / "t.json").read_text()))
@@ -65,7 +87,7 @@ def frame_without(field):
     ("change", "message"),
     [
         (lambda d: d.update(format="v2"), "format is 'v2'; expected 'nerfbaselines-v1'"),
-        (lambda d: d.update(camera_model="opencv"), "camera_model is 'opencv'"),
+        (lambda d: d.update(camera_model="opencv"), "camera_model is 'opencv'; expected one of"),
         (lambda d: d.update(image_size=[4]), r"image_size is \[4\]; expected 2"),
         (lambda d: d.update(image_size=[4, 0]), "image_size is 4 x 0"),
         (lambda d: d.update(image_size=[4.5, 5]), "image_size is 4.5 x 5"),

@@ -39,6 +39,55 @@ def test_field_of_view_is_from_top_to_bottom_of_a_pinhole():
     assert (taller.cx, taller.cy) == (15, 30)
 
 
+def test_lenses():
+    original = camera(40, 20, shift=(3, -2), model="opencv", distortion=OPENCV)
+    fish = reframe(original, lens="fisheye", height=40, width=40, fov=200)
+    assert (fish.model, fish.lens[5:]) == ("opencv_fisheye", (40, 40, 0, 0, 0, 0))
+    assert fish.lens[1:5] == pytest.approx((*[40 / math.radians(200)] * 2, 20, 20))
+    edge = fish.directions()[0, 20]
+    assert math.degrees(math.atan2(-edge[1], edge[2])) == pytest.approx(97.5, abs=0.5)
+    assert reframe(original, lens="fisheye").fy == pytest.approx(20 / math.pi)
+    flat = reframe(original, lens="orthographic", extent=5)
+    assert (flat.model, flat.fx, flat.fy, flat.cx) == ("orthographic", 4, 4, 20)
+    assert reframe(original, lens="pinhole").lens == original.undistorted().lens
+    assert reframe(fish, lens="pinhole", fov=90).fy == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [({}, (40, 20)), ({"height": 64}, (128, 64)), ({"width": 90}, (90, 45)),
+     ({"width": 1}, (1, 1)), ({"width": 60, "height": 60}, (60, 60))],
+)  # fmt: skip
+def test_a_panorama_shows_all_directions(asked, size):
+    view = reframe(camera(30, 20, shift=(3, -2)), lens="equirectangular", **asked)
+    assert (view.width, view.height, view.model) == (*size, "equirectangular")
+    assert view.directions().isfinite().all()
+    assert view.fx * 2 * math.pi == pytest.approx(view.width)
+    assert view.fy * math.pi == pytest.approx(view.height)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"lens": "round"}, "--lens is 'round'; expected one of pinhole, fisheye, equirectangular"),
+        ({"lens": "fisheye", "fov": 361}, "--fov is 361; expected degrees between 0 and 360"),
+        ({"lens": "equirectangular", "fov": 90}, "equirectangular has no field of view; leave"),
+        ({"lens": "orthographic"}, "--extent is the height of what --lens orthographic shows"),
+        ({"extent": 2}, "--extent is the height of what --lens orthographic shows; give both"),
+        ({"lens": "orthographic", "extent": 0}, "--extent is 0; expected a positive number"),
+        ({"lens": "equirectangular", "height": 20_000}, "20000 pixels high is 40000 wide"),
+    ],
+)
+def test_what_a_lens_has_no_use_for(asked, message):
+    with pytest.raises(UsageError, match=message):
+        reframe(camera(), **asked)
+
+
+def test_a_fisheye_is_no_pinhole_without_a_field_of_view():
+    with pytest.raises(UsageError, match="for a camera with the lens opencv_fisheye needs --fov"):
+        reframe(camera(model="opencv_fisheye"), lens="pinhole")
+
+
 def test_values_out_of_range():
     for side in (0, 40_000):
         with pytest.raises(UsageError, match=rf"--width is {side}; expected pixels from 1 to"):
