@@ -87,18 +87,24 @@ class TrainConfig:
     lr_sh_dc: float = _setting(2.5e-3, "learning rate of the mean colour", low=0)
     lr_sh_rest: float = _setting(1.25e-4, "learning rate of higher harmonics", low=0)
 
-    lr_final: float = _setting(
-        1.0,
-        "share of all rates but the means' that is left at the end; they fall in the second half",
-        low=1e-6,
-        high=1,
-    )
-
     exposure: bool = _setting(
         False, "learn an affine colour transform for every photograph; held-out views have none"
     )
     lr_exposure: float = _setting(1e-2, "first learning rate of those transforms", low=0)
     lr_exposure_final: float = _setting(1e-3, "last learning rate of those transforms", low=0)
+
+    refine_poses: bool = _setting(False, "correct the pose of every training photograph")
+    refine_intrinsics: bool = _setting(
+        False, "correct every lens: focal length, principal point, k1, k2"
+    )
+    lr_pose: float = _setting(
+        1e-3, "first learning rate of poses, in radians and camera extents", low=0
+    )
+    lr_intrinsics: float = _setting(1e-4, "first learning rate of lenses, in focal lengths", low=0)
+    refine_from: int = _setting(0, "first iteration that refines cameras", low=0)
+    refine_until: int = _setting(
+        15_000, "iteration at which cameras stay and rates are a hundredth", low=0
+    )
 
     init_opacity: float = _setting(0.5, "opacity of the first Gaussians", low=1e-4, high=0.9999)
     init_scale: float = _setting(0.4, "first scale, in nearest-neighbour distances", low=1e-6)
@@ -145,6 +151,16 @@ class TrainConfig:
                 f"lr_means_final is {self.lr_means_final:g}, above lr_means, {self.lr_means:g}; "
                 "the step of the means must not grow, so lower lr_means_final"
             )
+        if self.refines and self.refine_until <= self.refine_from:
+            raise UsageError(
+                f"refine_until is {self.refine_until}, not after refine_from, {self.refine_from}; "
+                "cameras would stay as they are, so raise refine_until"
+            )
+
+    @property
+    def refines(self) -> bool:
+        """Whether poses or lenses are corrected."""
+        return self.refine_poses or self.refine_intrinsics
 
     def as_dict(self) -> dict[str, int | float | str]:
         """Plain values by name, for YAML and JSON."""

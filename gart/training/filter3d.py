@@ -22,6 +22,9 @@ BORDER = 0.15
 NEAREST = 0.04
 """Least depth that counts, in camera extents: a floater at a camera must not set its own size."""
 
+FAR_AWAY = 1e5
+"""Depths of the least one: from so far, a pinhole camera stands for a parallel view."""
+
 
 class SamplingFilter:
     """Finest sampling interval of any place, from the training cameras.
@@ -39,6 +42,8 @@ class SamplingFilter:
         bounds: dict[tuple[object, ...], list[float]] = {}
         rows = []
         for camera in cameras:
+            if camera.model == "orthographic":
+                camera = _far_away(camera, FAR_AWAY * nearest)
             if camera.lens not in bounds:
                 bounds[camera.lens] = _bounds(camera)
             pixel = 1 / max(camera.fx, camera.fy)
@@ -52,7 +57,8 @@ class SamplingFilter:
         """[N] smallest distance between two samples at `means` [N, 3], in scene units.
 
         Depth over focal length of the camera that sees it finest (distance over focal length for
-        fisheye lenses). A place that no camera sees takes the largest interval of those seen, or 0.
+        fisheyes and panoramas, the pixels' own for orthographic lenses). A place that no camera
+        sees takes the largest interval of those seen, or 0.
         """
         finest = library(means.device).sampling_intervals(
             means.contiguous(), self._samplers, self.nearest, torch.get_num_threads()
@@ -112,12 +118,21 @@ def smooth_backward(
     )
 
 
+def _far_away(camera: Camera, distance: float) -> Camera:
+    """The pinhole camera, `distance` behind an orthographic one, that sees the same."""
+    c2w = torch.cat([camera.c2w[:, :3], (camera.center - distance * camera.c2w[:, 2])[:, None]], 1)
+    fx, fy = camera.fx * distance, camera.fy * distance
+    return replace(camera, c2w=c2w, model="pinhole", fx=fx, fy=fy)
+
+
 def _bounds(camera: Camera) -> list[float]:
     """Four bounds of x/z and y/z for the image with its border, or a fisheye's edge's cosine."""
     directions = camera.directions()
     if not camera.is_planar:
         cosines = directions[..., 2]
-        return [float(cosines[~cosines.isnan()].min()), 0.0, 0.0, 0.0]
+        # A pixel beyond the outermost centres: what is straight behind a panorama is seen.
+        pixel = 1 / max(camera.fx, camera.fy)
+        return [float(cosines[~cosines.isnan()].min()) - pixel, 0.0, 0.0, 0.0]
     slopes: list[float] = []
     for axis in (0, 1):
         values = directions[..., axis]

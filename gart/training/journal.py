@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from gart.errors import GartError
 
+CAMERA = "the gradient of the camera"
 _VALUES = (
     "the loss",
     "the gradient of means",
@@ -24,6 +26,7 @@ _VALUES = (
     "the gradient of log_scales",
     "the gradient of opacity_logits",
     "the gradient of sh",
+    CAMERA,
 )
 """What the bits of a fault stand for."""
 
@@ -97,6 +100,13 @@ class Journal:
     def line(self) -> Tensor:
         """Where the iteration under way writes its loss and mean squared error, [2] float32."""
         return self._numbers[len(self._page)]
+
+    def check(self, iteration: int, value: str, tensors: Iterable[Tensor]) -> None:
+        """Report a fault, as the device does, where `tensors` on the CPU are not finite; `value` is
+        what they are, `CAMERA`.
+        """
+        if not all(bool(t.isfinite().all()) for t in tensors) and not int(self.fault[0]):
+            self.fault.copy_(torch.tensor([iteration, 1 << _VALUES.index(value)]))
 
     def close(self, iteration: int, view: str, gaussians: int) -> None:
         """Note that the iteration has written its line, or will have."""

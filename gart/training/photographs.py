@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,6 +45,15 @@ class Photograph:
             mask.to(device, torch.uint8).contiguous(),
             counted,
         )
+
+    def through(self, camera: Camera) -> Photograph:
+        """With a corrected camera; pixels that its lens has no ray for are masked out as well."""
+        seen = has_ray(camera.lens)
+        if seen.all():
+            return replace(self, camera=camera)
+        seen = seen.to(self.image.device, torch.uint8)
+        mask = self.mask * seen if self.mask.numel() else seen
+        return replace(self, camera=camera, mask=mask, counted=int(mask.sum()))
 
     def over(self, background: Tensor) -> Tensor:
         """[H, W, 3] float32 in [0, 1], one with alpha over `background` ([3])."""

@@ -6,9 +6,12 @@ import torch
 
 from gart.capture import Capture
 from gart.errors import UsageError
-from gart.forecast import Plan, Tracing, Training
+from gart.forecast import Load, Plan, Tracing, Training
 from gart.memory import MARGIN, format_size, free_memory
 from gart.training.config import TrainConfig
+
+SLICE_RAYS = 262_144
+"""Rays that the tree's backward pass takes at a time."""
 
 
 def training_size(capture: Capture, config: TrainConfig, device: torch.device | str) -> Training:
@@ -26,13 +29,27 @@ def training_size(capture: Capture, config: TrainConfig, device: torch.device | 
         backward=config.backward,
         lt_layout=config.lt_layout,
     )
-    # Ray grids (gart/tracing/ray_grid.py): a position on a face, and for a fisheye a depth scale.
+    # Ray grids (gart/tracing/ray_grid.py): a position on a face, and a depth scale if it has 6.
     lenses = {view.camera.lens: view.camera for view in capture.train}.values()
     beside = sum(c.width * c.height * (8 if c.is_planar else 12) for c in lenses)
+    if config.refines:
+        beside += _refinement(config.budget, largest.width * largest.height, config)
     if on_gpu:  # a CPU trains from the photographs that are loaded already
         for view in capture.train:
             beside += view.image.numel() + (0 if view.mask is None else view.mask.numel())
     return Training(tracing, beside)
+
+
+def _refinement(gaussians: int, pixels: int, config: TrainConfig) -> int:
+    """Bytes of refining iterations, counted beside those of the tile tracer, which rests meanwhile.
+
+    The tree and its sums; hits of 4 B with a quarter to spare and, in a backward pass's slice, 32 B
+    (docs/bvh.md); rays and their gradients, and what autograd keeps of the camera's mathematics.
+    """
+    hits = Load().hits
+    rays = 600 if config.refine_intrinsics else 300
+    slice_ = min(pixels, SLICE_RAYS)
+    return int((276 + 240) * gaussians + (5 * hits + rays) * pixels + 32 * hits * slice_)
 
 
 def plan_training(capture: Capture, config: TrainConfig, device: torch.device | str) -> Plan:

@@ -16,6 +16,7 @@ import torch
 
 from gart.capture import Capture
 from gart.errors import GartError
+from gart.io.cameras import save_cameras
 from gart.io.ply import save_ply
 from gart.io.run_folder import RunFolder
 from gart.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
@@ -108,6 +109,8 @@ def _train(
                 if trainer.iteration % config.checkpoint_every == 0:
                     save()
         save()
+        if cameras := trainer.refined_cameras():
+            save_cameras(folder.cameras, cameras)
         save_ply(folder.point_cloud, trainer.export())
     except OSError as error:
         raise GartError(

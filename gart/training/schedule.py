@@ -28,6 +28,7 @@ class Schedule:
         densify_from, densify_until, densify_every: densification runs after iterations i with
             from <= i < until and (i - from) divisible by every; iterations count from 1.
         reset_every: iterations between two resets of opacity (strategy adc).
+        refine_from, refine_until: cameras are refined in iterations i with from <= i < until.
     """
 
     iterations: int
@@ -39,10 +40,11 @@ class Schedule:
     reset_every: int
     lr_means: float
     lr_means_final: float
-    lr_final: float
     lr_exposure: float
     lr_exposure_final: float
     growth: float
+    refine_from: int
+    refine_until: int
 
     @classmethod
     def of(cls, config: TrainConfig) -> Schedule:
@@ -65,10 +67,11 @@ class Schedule:
             reset_every=shrunk(config.reset_every, 500),
             lr_means=config.lr_means,
             lr_means_final=config.lr_means_final,
-            lr_final=config.lr_final,
             lr_exposure=config.lr_exposure,
             lr_exposure_final=config.lr_exposure_final,
             growth=config.growth,
+            refine_from=round(config.refine_from * factor),
+            refine_until=round(config.refine_until * factor),
         )
 
     def active_sh_degree(self, iteration: int) -> int:
@@ -79,15 +82,18 @@ class Schedule:
         """Learning rate of the means in `iteration` (from 1): log-linear, in scene extents."""
         return self._falling(self.lr_means, self.lr_means_final, iteration)
 
-    def rate_share(self, iteration: int) -> float:
-        """What is left of all rates but the means' in `iteration` (from 1): all of them in the first
-        half of the run, then log-linearly less."""
-        halves = 2 * (iteration - 1) / max(1, self.iterations - 1)
-        return float(self.lr_final ** max(0.0, halves - 1))
-
     def exposure_lr(self, iteration: int) -> float:
         """Learning rate of the exposures in `iteration` (from 1): log-linear."""
         return self._falling(self.lr_exposure, self.lr_exposure_final, iteration)
+
+    def refines(self, iteration: int) -> bool:
+        """Whether cameras are refined in `iteration` (from 1), where that is on."""
+        return self.refine_from <= iteration < self.refine_until
+
+    def refinement_rate(self, iteration: int) -> float:
+        """Share of the first learning rates of cameras: log-linear, to a hundredth at the end."""
+        first = max(1, self.refine_from)
+        return 0.01 ** ((iteration - first) / max(1, self.refine_until - 1 - first))
 
     def _falling(self, first: float, last: float, iteration: int) -> float:
         if last == 0 or first == 0:

@@ -9,24 +9,26 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from gart.cameras import Camera
 from gart.capture import Capture
 from gart.errors import GartError
 from gart.memory import allocating
 from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.stages import stage
-from gart.tracing import TraceSettings, trace
+from gart.tracing import TraceSettings, trace, trace_rays
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
 from gart.training.exposure import Exposures
 from gart.training.filter3d import NEAREST, SamplingFilter, smooth, smooth_backward
 from gart.training.initialization import initial_gaussians, scene_extent
-from gart.training.journal import FaultError, Journal, Measured
+from gart.training.journal import CAMERA, FaultError, Journal, Measured
 from gart.training.loss import photometric_loss
 from gart.training.morton import morton_order
 from gart.training.optimizer import Adam, Noise, learning_rates
 from gart.training.photographs import Photograph
 from gart.training.plan import training_size
+from gart.training.poses import RefinedCameras
 from gart.training.schedule import Schedule
 from gart.training.strategies import Observation, make_strategy
 
@@ -62,8 +64,7 @@ class Trainer:
         self._generator = torch.Generator(self.device).manual_seed(config.seed + 1)
 
         self.gaussians = initial_gaussians(capture, config, self._host_generator).to(self.device)
-        self._rates = learning_rates(config)
-        self._optimizer = Adam(self.gaussians, self._rates)
+        self._optimizer = Adam(self.gaussians, learning_rates(config))
         self._journal = self._new_journal()
         with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
             self._views = [Photograph.of(view, self.device) for view in capture.train]
@@ -89,6 +90,13 @@ class Trainer:
         self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
         self._sizes = self._filter_sizes()
         self._exposures = Exposures(len(self._views), self.device) if config.exposure else None
+        self._held_out = {view.name: view.camera for view in capture.test}
+        self._refined: RefinedCameras | None = None
+        if config.refines:
+            poses, lenses = config.refine_poses, config.refine_intrinsics
+            self._refined = RefinedCameras(
+                cameras, self.extent, poses=poses, lenses=lenses, device=self.device
+            )
         self._strategy = make_strategy(
             config,
             self.schedule,
@@ -123,6 +131,8 @@ class Trainer:
         iteration = self.iteration + 1
         number = self._next_view()
         view, exposures = self._views[number], self._exposures
+        refined = self._refined if self.schedule.refines(iteration) else None
+        corrections: dict[str, Tensor] = {}
         scene, journal = self.gaussians, self._journal
         background = self._background
         if self.config.background == "random":
@@ -130,7 +140,17 @@ class Trainer:
 
         with self._naming(f"the forward pass of view {view.name}"):
             leaves = self._traced_scene(iteration)
-            image = trace(leaves, view.camera, self._settings)
+            if refined:
+                corrections = refined.corrections(number)
+                origins, directions = refined.rays(number, corrections)
+                # sh=linear is an expansion of this around a camera that stays.
+                sh = "center" if self.config.sh == "center" else "ray"
+                settings = replace(self._settings, sh=sh)
+                image = trace_rays(leaves, origins.float(), directions.float(), settings)
+                # Strategies see the lens that the capture gives, whose ray grid is at hand.
+                view = replace(view, camera=refined.posed(number))
+            else:
+                image = trace(leaves, view.camera, self._settings)
         with stage("loss"), self._naming(f"the loss of view {view.name}"):
             rendering = Rendering(
                 image.color.detach(), image.opacity.detach(), image.depth.detach()
@@ -153,15 +173,18 @@ class Trainer:
             outputs, by_outputs = [image.color], [by_color]
             if by_opacity is not None:
                 outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
-            inputs = list(leaves.tensors().values())
-            grads = Gaussians(*torch.autograd.grad(outputs, inputs, by_outputs))
+            inputs = [*leaves.tensors().values(), *corrections.values()]
+            found = torch.autograd.grad(outputs, inputs, by_outputs)
+            grads, by_camera = Gaussians(*found[:5]), found[5:]
             traced = leaves.map(Tensor.detach)
-            del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity
+            del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity, found
         with stage("strategy"), self._naming("scoring"):
             self._strategy.observe(Observation(iteration, view, seen, background, traced, grads))
             del seen, traced
 
         with stage("optimiser"), self._naming("Adam"):
+            if refined:
+                journal.check(iteration, CAMERA, by_camera)
             smooth_backward(
                 scene,
                 self._sizes,
@@ -172,15 +195,17 @@ class Trainer:
                 scale_reg=self.config.scale_reg / self._unit,
             )
             means_lr = self.schedule.means_lr(iteration) * self.extent
-            share = self.schedule.rate_share(iteration)
-            rates = {name: share * rate for name, rate in self._rates.items()}
-            self._optimizer.lr = {**rates, "means": means_lr}
+            self._optimizer.lr["means"] = means_lr
             amount = self.config.noise * means_lr / self._unit**2
             noise = Noise(amount, self.config.seed, iteration)
             self._optimizer.step(scene, grads, journal.fault, noise)
             if exposures:
                 rate = self.schedule.exposure_lr(iteration)
                 exposures.step(number, by_exposure, rate, journal.fault)
+            if refined and not int(journal.fault[0]):
+                refined.step(number, by_camera, self._camera_rates(iteration))
+                if not self.schedule.refines(iteration + 1):
+                    self._keep_cameras(refined)
         densifies = densify or self.schedule.densifies(iteration)
         journal.close(iteration, view.name, len(scene))
         self._read(wait=densifies)  # a scene with a fault stays as it is
@@ -211,6 +236,16 @@ class Trainer:
         """The scene with the 3D filter folded in: what files hold and renderers take."""
         return smooth(self.gaussians, self._sizes)
 
+    def refined_cameras(self) -> dict[str, Camera]:
+        """Corrected cameras by name, those of held-out views with their own poses; none where
+        nothing is refined.
+        """
+        if self._refined is None:
+            return {}
+        held_out = {n: self._refined.with_lens(camera) for n, camera in self._held_out.items()}
+        trained = {view.name: self._refined.camera(i) for i, view in enumerate(self._views)}
+        return held_out | trained
+
     def state(self) -> State:
         """All that `load_state` needs for a run that goes on exactly.
 
@@ -225,6 +260,7 @@ class Trainer:
             **{f"adam_v.{name}": t for name, t in optimizer.v.items()},
             **{f"strategy.{name}": t for name, t in self._strategy.tensors.items()},
             **{f"exposure.{name}": t for name, t in self._exposed().items()},
+            **{f"camera.{name}": t for name, t in self._corrected().items()},
             "filter_sizes": self._sizes,
             "generator": self._generator.get_state(),
             "host_generator": self._host_generator.get_state(),
@@ -267,11 +303,15 @@ class Trainer:
         self._strategy.tensors = {name: tensors[f"strategy.{name}"] for name in watched}
         for name, tensor in self._exposed().items():
             tensor.copy_(tensors[f"exposure.{name}"])
+        for name, tensor in self._corrected().items():
+            tensor.copy_(state.tensors[f"camera.{name}"])
         self._sizes = tensors["filter_sizes"]
         self._generator.set_state(state.tensors["generator"])
         self._host_generator.set_state(state.tensors["host_generator"])
         self._order = list(state.values["view_order"])  # type: ignore[call-overload]
         self.iteration = int(state.values["iteration"])  # type: ignore[call-overload]
+        if self._refined and self.iteration + 1 >= self.schedule.refine_until:
+            self._keep_cameras(self._refined)
         self._journal = self._new_journal()
 
     def _naming(self, what: str) -> AbstractContextManager[None]:
@@ -306,6 +346,19 @@ class Trainer:
 
     def _exposed(self) -> dict[str, Tensor]:
         return self._exposures.tensors if self._exposures else {}
+
+    def _corrected(self) -> dict[str, Tensor]:
+        return self._refined.tensors if self._refined else {}
+
+    def _camera_rates(self, iteration: int) -> dict[str, float]:
+        share = self.schedule.refinement_rate(iteration)
+        return {"poses": share * self.config.lr_pose, "lenses": share * self.config.lr_intrinsics}
+
+    def _keep_cameras(self, refined: RefinedCameras) -> None:
+        """Train on with the corrected cameras as with given ones."""
+        self._views = [v.through(refined.camera(i)) for i, v in enumerate(self._views)]
+        cameras = [view.camera for view in self._views]
+        self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
 
     def _new_journal(self) -> Journal:
         return Journal(self.device, self.config.log_every if self.device.type == "cuda" else 1)

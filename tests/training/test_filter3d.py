@@ -48,6 +48,21 @@ def test_fisheye_counts_distance_within_its_angle():
     torch.testing.assert_close(one.intervals(means), torch.tensor([5 / 30, 5 / 30]))
 
 
+def test_a_panorama_counts_distance_everywhere():
+    view = replace(forward_camera(0, 30, "equirectangular"), fx=100 / 6.2832, fy=80 / 3.1416)
+    means = torch.tensor([[3.0, 0, 4.0], [0, 0, -1.0], [0, 2.0, 0]])
+    found = SamplingFilter([view], 0.1, "cpu").intervals(means)
+    torch.testing.assert_close(found, torch.tensor([5.0, 1, 2]) * 3.1416 / 80)
+
+
+def test_parallel_rays_are_a_pixel_apart_at_all_depths():
+    one = SamplingFilter([forward_camera(0, 20, "orthographic")], 0.1, "cpu")
+    means = torch.tensor([[0.0, 0, 1], [2.0, -1.5, 90.0], [4.0, 0, 1]])
+    found = one.intervals(means)
+    torch.testing.assert_close(found[:2], torch.full((2,), 1 / 20), rtol=0.01, atol=0)
+    assert found[2] == found.max()  # seen by nobody
+
+
 def test_no_filter_changes_nothing(make_gaussians):
     scene = make_gaussians(20)
     same = smooth(scene, torch.zeros(20))

@@ -71,12 +71,3 @@ def test_opacities_are_reset_at_the_first_densification_since():
     due = [i for i in range(1, 7000) if short.densifies(i) and short.resets(i)]
     assert [i // 700 for i in due] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert not any(Schedule.of(TrainConfig(iterations=60)).resets(i) for i in range(1, 61))
-
-
-def test_the_other_rates_fall_in_the_second_half():
-    s = schedule(iterations=101, lr_final=0.01)
-    assert [s.rate_share(i) for i in (1, 51)] == [1, 1]
-    assert s.rate_share(76) == pytest.approx(0.1)
-    assert s.rate_share(101) == pytest.approx(0.01)
-    assert schedule(iterations=101).rate_share(101) == 1
-    assert schedule(iterations=1, lr_final=0.1).rate_share(1) == 1

@@ -218,16 +218,3 @@ def test_stages_are_recorded(small_capture):
         run(t, 2)
     for name in ("loss", "optimiser", "densify"):
         assert len(stages.ms[name]) == 2
-
-
-def test_rates_fall_to_lr_final_in_the_second_half(small_capture):
-    config = TrainConfig(**SHORT, lr_final=0.25)
-    t = Trainer(small_capture, config)
-    rates = []
-    for _ in range(60):
-        t.step()
-        rates.append(dict(t._optimizer.lr))
-    assert rates[0]["sh_dc"] == config.lr_sh_dc
-    assert rates[59]["sh_dc"] == pytest.approx(0.25 * config.lr_sh_dc)
-    assert rates[59]["quats"] == pytest.approx(0.25 * config.lr_quats)
-    assert rates[59]["means"] == pytest.approx(config.lr_means_final * t.extent)
