@@ -15,26 +15,28 @@ def refused(match: str):
 
 
 def test_every_preset_loads_and_default_is_the_papers():
-    assert {"adc", "default", "demo", "error", "fast", "paper"} == set(preset_names())
+    assert {"adc", "default", "demo", "fast", "paper"} == set(preset_names())
     for name in preset_names():
         load_config(name)
     assert load_config() == TrainConfig()
     assert load_config("demo").iterations < 5000
 
 
-def test_fast_differs_from_default_in_its_length_and_colours():
+def test_fast_is_a_third_as_long_and_grows_by_error():
     fast = load_config("fast")
-    assert fast == TrainConfig(iterations=10_000, sh="linear", checkpoint_every=10_000)
+    assert {k: v for k, v in fast.as_dict().items() if v != TrainConfig().as_dict()[k]} == {
+        "iterations": 10_000,
+        "sh": "center",
+        "strategy": "error",
+        "densify_every": 300,
+        "densify_until": 24_000,
+        "noise": 0,
+        "checkpoint_every": 10_000,
+    }
     schedule = Schedule.of(fast)
-    due = [i for i in range(1, 10_001) if schedule.densifies(i)]
-    assert len(due) == 164
-    count, reached = 50_000, None
-    for i in due:
-        count = schedule.target(count, fast.budget)
-        if count == fast.budget and reached is None:
-            reached = i
-    assert reached is not None
-    assert reached < 0.4 * fast.iterations
+    due = [i for i in range(1, fast.iterations + 1) if schedule.densifies(i)]
+    assert len(due) == 79
+    assert schedule.growing_steps(due[0]) == 40
 
 
 def test_paper_is_3dgarts_settings():

@@ -3,11 +3,16 @@ import math
 import pytest
 import torch
 
+from gart.rendering import Rendering
 from gart.training.config import TrainConfig
 from gart.training.optimizer import Adam, learning_rates
+from gart.training.photographs import Photograph
+from gart.training.schedule import Schedule
+from gart.training.strategies import Observation
 from gart.training.strategies.mcmc import (
     MAX_COPIES,
     OPACITY_RANGE,
+    Mcmc,
     grow,
     relocate,
     split_opacity_scale,
@@ -78,10 +83,14 @@ def prepared(make_gaussians, n=50):
     return scene, adam
 
 
+def dead(scene):
+    return scene.opacity_logits.sigmoid() <= 0.005
+
+
 def test_relocation_moves_exactly_the_dead(make_gaussians):
     scene, adam = prepared(make_gaussians)
     before = scene.map(torch.clone)
-    assert relocate(scene, adam, 0.005, rng()) == 20
+    assert relocate(scene, adam, dead(scene), rng()) == 20
     assert (scene.opacity_logits.sigmoid() > 0.005).all()
     assert torch.equal(scene.means[20:], before.means[20:])
     distance = torch.cdist(scene.means[:20], before.means[20:])
@@ -102,9 +111,9 @@ def test_relocation_needs_both_dead_and_live(make_gaussians):
     scene, adam = prepared(make_gaussians)
     scene.opacity_logits[:] = -9.0
     before = scene.map(torch.clone)
-    assert relocate(scene, adam, 0.005, rng()) == 0
+    assert relocate(scene, adam, dead(scene), rng()) == 0
     scene.opacity_logits[:] = 1.0
-    assert relocate(scene, adam, 0.005, rng()) == 0
+    assert relocate(scene, adam, dead(scene), rng()) == 0
     assert torch.equal(scene.means, before.means)
 
 
@@ -126,3 +135,21 @@ def test_growth_appends_and_keeps_order(make_gaussians):
     assert torch.equal(grown.means[:50], before)
     assert (adam.v["sh"][50:] == 0).all()
     assert grow(grown, adam, 0, rng()) is grown
+
+
+def test_what_the_filter_has_made_invisible_is_dead(make_gaussians, camera_at):
+    """Its own opacity is high, but no ray meets it: it would never move again."""
+    scene, adam = prepared(make_gaussians)
+    scene.opacity_logits[:] = 1.0
+    traced = scene.map(torch.clone)
+    traced.opacity_logits[7] = -7.0
+    config = TrainConfig(budget=50)
+    mcmc = Mcmc(config, Schedule.of(config))
+    nothing = torch.zeros(0)
+    rendering = Rendering(nothing, nothing, nothing)
+    photograph = Photograph("", camera_at(0.3), nothing, nothing, 0)
+    mcmc.observe(Observation(1, photograph, rendering, nothing, traced, traced))
+    before = scene.means.clone()
+    found = mcmc.densify(scene, adam, 600, rng())
+    moved = (found.means != before).any(1).nonzero()[:, 0]
+    assert moved.tolist() == [7]

@@ -52,7 +52,7 @@ def test_mcmc_is_relocation_and_growth(make_gaussians):
     other = scene.map(torch.clone)
     found = Mcmc(config, Schedule.of(config)).densify(scene, prepared(scene), 600, rng(3))
     generator, adam = rng(3), prepared(other)
-    relocate(other, adam, config.dead_opacity, generator)
+    relocate(other, adam, other.opacity_logits.sigmoid() <= config.dead_opacity, generator)
     expected = grow(other, adam, 5, generator)
     for name, tensor in expected.tensors().items():
         assert torch.equal(getattr(found, name), tensor)

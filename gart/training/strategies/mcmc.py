@@ -24,7 +24,10 @@ OPACITY_RANGE = (0.005, 1 - 1e-6)
 
 
 class Mcmc:
-    """Relocates and grows by opacity alone: it watches nothing.
+    """Relocates and grows by opacity alone, as traced: with the 3D filter.
+
+    A Gaussian that is much smaller than a pixel is faint whatever its own opacity. Below alpha_min
+    no ray meets it, so it has no gradient, and by its own opacity it would never count as dead.
 
     Attributes:
         tensors: none.
@@ -32,16 +35,20 @@ class Mcmc:
 
     def __init__(self, config: TrainConfig, schedule: Schedule) -> None:
         self._config, self._schedule = config, schedule
+        self._logits: Tensor | None = None
         self.tensors: dict[str, Tensor] = {}
 
     def observe(self, seen: Observation) -> None:
-        """Nothing."""
+        """Keep the opacities that were traced, for a densification that follows."""
+        self._logits = seen.traced.opacity_logits
 
     def densify(
         self, scene: Gaussians, optimizer: Adam, iteration: int, generator: torch.Generator
     ) -> Gaussians:
         """Relocate the dead, then grow by `growth` within the budget."""
-        relocate(scene, optimizer, self._config.dead_opacity, generator)
+        logits = scene.opacity_logits if self._logits is None else self._logits
+        relocate(scene, optimizer, logits.sigmoid() <= self._config.dead_opacity, generator)
+        self._logits = None
         target = self._schedule.target(len(scene), self._config.budget)
         return grow(scene, optimizer, target - len(scene), generator)
 
@@ -74,15 +81,14 @@ def split_opacity_scale(
 
 @torch.no_grad()
 def relocate(
-    gaussians: Gaussians, optimizer: Adam, dead_opacity: float, generator: torch.Generator
+    gaussians: Gaussians, optimizer: Adam, is_dead: Tensor, generator: torch.Generator
 ) -> int:
-    """Move Gaussians of opacity <= `dead_opacity` onto live ones, drawn by opacity; in place.
+    """Move Gaussians that are dead ([N] bool) onto live ones, drawn by opacity; in place.
 
     Returns the number moved. Nothing moves where none or all are dead.
     """
     opacity = gaussians.opacity_logits.sigmoid()
-    dead = (opacity <= dead_opacity).nonzero()[:, 0]
-    live = (opacity > dead_opacity).nonzero()[:, 0]
+    dead, live = is_dead.nonzero()[:, 0], (~is_dead).nonzero()[:, 0]
     if len(dead) == 0 or len(live) == 0:
         return 0
     sources = live[_draw(opacity[live], len(dead), generator)]
