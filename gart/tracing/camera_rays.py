@@ -53,7 +53,10 @@ def world_rays(
     pose = pose.to(directions)
     center = pose[..., 3].expand_as(directions)
     start = center if origins is None else center + _rotated(origins, pose)
-    return start, _rotated(directions, pose)
+    # NaN times a gradient of 0 would be NaN: where the lens has no ray, the pose must have none.
+    unseen = directions.isnan()
+    turned = _rotated(directions.masked_fill(unseen, 0.0), pose)
+    return start, turned.masked_fill(unseen, torch.nan)
 
 
 def _rotated(vectors: Tensor, pose: Tensor) -> Tensor:

@@ -67,6 +67,9 @@ class TrainConfig:
         "where colours are taken: at the ray, the mean, or to first order there",
         choices=SH_MODES,
     )
+    transmittance_min: float = _setting(
+        1e-4, "a ray ends where less light than this is left, in training", low=0, high=0.1
+    )
     sh_degree: int = _setting(3, "final degree of the spherical harmonics", low=0, high=3)
     sh_every: int = _setting(1000, "iterations between two degrees", low=1)
     background: str = _setting(
@@ -114,6 +117,9 @@ class TrainConfig:
         "mcmc",
         "which Gaussians there are: 3DGS-MCMC, 3DGS's density control, or growth by error",
         choices=STRATEGIES,
+    )
+    coarse_until: int = _setting(
+        0, "last iteration on photographs of half their size, unless cameras are refined", low=0
     )
     densify_from: int = _setting(500, "first iteration that densifies", low=0)
     densify_until: int = _setting(25_000, "iteration at which densification ends", low=0)

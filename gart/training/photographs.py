@@ -55,6 +55,29 @@ class Photograph:
         mask = self.mask * seen if self.mask.numel() else seen
         return replace(self, camera=camera, mask=mask, counted=int(mask.sum()))
 
+    def halved(self) -> Photograph:
+        """At half the size: means of 2 x 2 pixels, an odd last row or column left out.
+
+        With alpha, colours count by their alpha. A pixel counts if all four did.
+        """
+        height, width = self.camera.height // 2, self.camera.width // 2
+        four = _fours(self.image, height, width).float()
+        image = four.mean(2)
+        if image.shape[2] == 4:
+            alpha = four[..., 3:]
+            weighted = (four[..., :3] * alpha).sum(2) / alpha.sum(2).clamp_min(1)
+            image = torch.cat([weighted, image[..., 3:]], 2)
+        mask, counted = self.mask, height * width
+        if mask.numel():
+            mask = _fours(mask[..., None], height, width).amin(2)[..., 0].contiguous()
+            counted = int(mask.sum())
+        c = self.camera
+        camera = replace(
+            c, fx=c.fx / 2, fy=c.fy / 2, cx=c.cx / 2, cy=c.cy / 2, width=width, height=height
+        )
+        image = image.round().to(torch.uint8).contiguous()
+        return replace(self, camera=camera, image=image, mask=mask, counted=counted)
+
     def over(self, background: Tensor) -> Tensor:
         """[H, W, 3] float32 in [0, 1], one with alpha over `background` ([3])."""
         values = self.image.float() / 255
@@ -62,3 +85,10 @@ class Photograph:
             return values
         alpha = values[..., 3:]
         return values[..., :3] * alpha + (1 - alpha) * background
+
+
+def _fours(values: Tensor, height: int, width: int) -> Tensor:
+    """[height, width, 4, C]: each 2 x 2 pixels of values [H, W, C]."""
+    channels = values.shape[2]
+    cut = values[: 2 * height, : 2 * width].reshape(height, 2, width, 2, channels)
+    return cut.transpose(1, 2).reshape(height, width, 4, channels)

@@ -37,6 +37,8 @@ def training_size(capture: Capture, config: TrainConfig, device: torch.device | 
     if on_gpu:  # a CPU trains from the photographs that are loaded already
         for view in capture.train:
             beside += view.image.numel() + (0 if view.mask is None else view.mask.numel())
+        if config.coarse_until:
+            beside += beside // 4
     return Training(tracing, beside)
 
 

@@ -25,6 +25,7 @@ class Schedule:
     Attributes:
         iterations: length of the run.
         sh_every: iterations between two SH degrees.
+        coarse_until: last iteration on photographs of half their size.
         densify_from, densify_until, densify_every: densification runs after iterations i with
             from <= i < until and (i - from) divisible by every; iterations count from 1.
         reset_every: iterations between two resets of opacity (strategy adc).
@@ -34,6 +35,7 @@ class Schedule:
     iterations: int
     sh_degree: int
     sh_every: int
+    coarse_until: int
     densify_from: int
     densify_until: int
     densify_every: int
@@ -61,6 +63,7 @@ class Schedule:
             iterations=n,
             sh_degree=config.sh_degree,
             sh_every=min(shrunk(config.sh_every, 200), half),
+            coarse_until=0 if config.refines else round(config.coarse_until * factor),
             densify_from=start,
             densify_until=round(config.densify_until * factor),
             densify_every=shrunk(config.densify_every, 50),

@@ -68,6 +68,7 @@ class Trainer:
         self._journal = self._new_journal()
         with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
             self._views = [Photograph.of(view, self.device) for view in capture.train]
+            self._halves = [v.halved() for v in self._views] if self.schedule.coarse_until else []
         self._background = torch.tensor(
             BACKGROUNDS.get(config.background, capture.background), device=self.device
         )
@@ -78,6 +79,7 @@ class Trainer:
             limit = training_size(capture, config, device).for_tracing(config.memory_limit)
         self._settings = replace(
             TraceSettings(),
+            transmittance_min=config.transmittance_min,
             sh=config.sh,
             backward=config.backward,
             lt_layout=config.lt_layout,
@@ -87,7 +89,7 @@ class Trainer:
         cameras = [view.camera for view in capture.train]
         self.extent = scene_extent(cameras)
         self._unit = self.extent / USUAL_EXTENT
-        self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
+        self._filter = self._sampled_by(self._views_of(1))
         self._sizes = self._filter_sizes()
         self._exposures = Exposures(len(self._views), self.device) if config.exposure else None
         self._held_out = {view.name: view.camera for view in capture.test}
@@ -130,7 +132,7 @@ class Trainer:
         """
         iteration = self.iteration + 1
         number = self._next_view()
-        view, exposures = self._views[number], self._exposures
+        view, exposures = self._views_of(iteration)[number], self._exposures
         refined = self._refined if self.schedule.refines(iteration) else None
         corrections: dict[str, Tensor] = {}
         scene, journal = self.gaussians, self._journal
@@ -218,7 +220,11 @@ class Trainer:
             sorts = self.config.morton_every and iteration % self.config.morton_every == 0
             if sorts:
                 self._sort()
-            if densifies or sorts or iteration % self.config.filter_every == 0:
+            sharpens = iteration == self.schedule.coarse_until
+            if sharpens:
+                self._filter = self._sampled_by(self._views)
+            due = iteration % self.config.filter_every == 0
+            if densifies or sorts or sharpens or due:
                 self._sizes = self._filter_sizes()
         self.iteration = iteration
 
@@ -310,6 +316,7 @@ class Trainer:
         self._host_generator.set_state(state.tensors["host_generator"])
         self._order = list(state.values["view_order"])  # type: ignore[call-overload]
         self.iteration = int(state.values["iteration"])  # type: ignore[call-overload]
+        self._filter = self._sampled_by(self._views_of(self.iteration + 1))
         if self._refined and self.iteration + 1 >= self.schedule.refine_until:
             self._keep_cameras(self._refined)
         self._journal = self._new_journal()
@@ -321,6 +328,9 @@ class Trainer:
             "earlier checkpoints are intact: free memory and continue with --resume, or train anew "
             "with a lower --budget or a higher --downscale",
         )
+
+    def _views_of(self, iteration: int) -> list[Photograph]:
+        return self._halves if iteration <= self.schedule.coarse_until else self._views
 
     def _next_view(self) -> int:
         """Every view once in random order, then again in another."""
@@ -357,8 +367,11 @@ class Trainer:
     def _keep_cameras(self, refined: RefinedCameras) -> None:
         """Train on with the corrected cameras as with given ones."""
         self._views = [v.through(refined.camera(i)) for i, v in enumerate(self._views)]
-        cameras = [view.camera for view in self._views]
-        self._filter = SamplingFilter(cameras, NEAREST * self.extent, self.device)
+        self._filter = self._sampled_by(self._views)
+
+    def _sampled_by(self, views: list[Photograph]) -> SamplingFilter:
+        cameras = [view.camera for view in views]
+        return SamplingFilter(cameras, NEAREST * self.extent, self.device)
 
     def _new_journal(self) -> Journal:
         return Journal(self.device, self.config.log_every if self.device.type == "cuda" else 1)

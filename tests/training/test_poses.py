@@ -178,6 +178,28 @@ def common_motion(given: list[Camera], found: list[Camera]) -> list[torch.Tensor
     return [shift, turn, scale]
 
 
+def test_pixels_without_a_ray_have_no_gradient(camera_at):
+    """A lens of which the image shows more than it maps: only what it maps counts."""
+    wide = replace(
+        camera_at(0.3, model="opencv_fisheye"), fx=5.0, fy=5.0, distortion=(0, -0.1, 0, 0)
+    )
+    corrections = refined([wide]).corrections(0)
+    _, directions = refined([wide]).rays(0, corrections)
+    seen = ~directions.isnan().any(-1)
+    assert 0 < seen.sum() < seen.numel()
+    weights = torch.randn(directions.shape, generator=rng()).double()
+    everywhere = (directions.nan_to_num(0.0) * weights).sum()
+    found = torch.autograd.grad(everywhere, list(corrections.values()), retain_graph=True)
+    assert all(grad.isfinite().all() and grad.any() for grad in found)
+
+    pose = wide.c2w.clone().requires_grad_()
+    _, directions = camera_rays(replace(wide, c2w=pose))
+    (by_pose,) = torch.autograd.grad((directions.nan_to_num(0.0) * weights).sum(), pose)
+    local = wide.directions()[seen]
+    expected = torch.einsum("ni,nj->ij", weights[seen], local)
+    torch.testing.assert_close(by_pose[:, :3].double(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_the_corrections_hold_no_common_motion(camera_at):
     cameras = [a_camera(camera_at, angle=0.5 * i) for i in range(7)]
     found = with_corrections(cameras, 0.01)

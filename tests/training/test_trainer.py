@@ -46,9 +46,37 @@ def test_equal_seeds_give_equal_runs_and_others_do_not(small_capture):
     assert a != c
 
 
+def test_coarse_iterations_see_half_the_photographs_and_sample_half_as_finely(
+    small_capture, monkeypatch
+):
+    seen = []
+    real = trainer.trace
+    monkeypatch.setattr(
+        trainer, "trace", lambda g, c, s: seen.append((c.width, s)) or real(g, c, s)
+    )
+    config = TrainConfig(**SHORT, coarse_until=15_000, transmittance_min=0.01)
+    t = Trainer(small_capture, config)
+    fine = Trainer(small_capture, TrainConfig(**SHORT))
+    torch.testing.assert_close(t._sizes, 2 * fine._sizes)
+    run(t, 32)
+    width = small_capture.train[0].camera.width
+    assert [w for w, _ in seen] == 30 * [width // 2] + 2 * [width]
+    assert all(settings.transmittance_min == 0.01 for _, settings in seen)
+    sizes = t._sampled_by(t._views).intervals(t.gaussians.means) * 0.2**0.5
+    torch.testing.assert_close(t._sizes, sizes, rtol=1e-2, atol=0)  # it has moved since
+
+
+def test_refined_cameras_train_on_whole_photographs(small_capture):
+    config = TrainConfig(**SHORT, coarse_until=15_000, refine_poses=True)
+    t = Trainer(small_capture, config)
+    assert t.schedule.coarse_until == 0
+    t.step()
+
+
+@pytest.mark.parametrize("coarse_until", [0, 10_000])
 @pytest.mark.parametrize("background", ["capture", "random"])
-def test_a_resumed_run_goes_on_exactly(small_capture, tmp_path, background):
-    config = TrainConfig(**SHORT, background=background, densify_from=5)
+def test_a_resumed_run_goes_on_exactly(small_capture, tmp_path, background, coarse_until):
+    config = TrainConfig(**SHORT, background=background, densify_from=5, coarse_until=coarse_until)
     whole = Trainer(small_capture, config)
     expected = run(whole, 45)
     first = Trainer(small_capture, config)
