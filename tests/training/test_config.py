@@ -14,29 +14,46 @@ def refused(match: str):
     return pytest.raises(UsageError, match=f"^{re.escape(match)}$")
 
 
-def test_every_preset_loads_and_default_is_the_papers():
-    assert {"adc", "default", "demo", "fast", "paper"} == set(preset_names())
+GROWTH_BY_ERROR = {
+    "sh": "center",
+    "strategy": "error",
+    "densify_every": 300,
+    "dead_opacity": 0.05,
+}
+
+
+def changed(preset: str) -> dict[str, object]:
+    usual = TrainConfig().as_dict()
+    return {k: v for k, v in load_config(preset).as_dict().items() if v != usual[k]}
+
+
+def test_every_preset_loads():
+    assert {"adc", "default", "demo", "fast", "mcmc", "paper"} == set(preset_names())
     for name in preset_names():
         load_config(name)
-    assert load_config() == TrainConfig()
+    assert changed("mcmc") == {}
     assert load_config("demo").iterations < 5000
 
 
-def test_fast_is_a_third_as_long_and_grows_by_error():
+def test_default_has_the_papers_length_and_budget_and_grows_by_error():
+    assert changed("default") == GROWTH_BY_ERROR
+    assert (load_config().iterations, load_config().budget) == (30_000, 1_000_000)
+
+
+def test_fast_is_default_in_a_third_of_the_iterations():
     fast = load_config("fast")
-    assert {k: v for k, v in fast.as_dict().items() if v != TrainConfig().as_dict()[k]} == {
+    assert changed("fast") == {
+        **GROWTH_BY_ERROR,
         "iterations": 10_000,
-        "sh": "center",
-        "strategy": "error",
-        "densify_every": 300,
-        "densify_until": 24_000,
-        "noise": 0,
+        "coarse_until": 12_000,
+        "transmittance_min": 1e-3,
         "checkpoint_every": 10_000,
     }
     schedule = Schedule.of(fast)
     due = [i for i in range(1, fast.iterations + 1) if schedule.densifies(i)]
-    assert len(due) == 79
-    assert schedule.growing_steps(due[0]) == 40
+    assert len(due) == 82
+    assert schedule.growing_steps(due[0]) == 41
+    assert schedule.coarse_until == 4000
 
 
 def test_paper_is_3dgarts_settings():
