@@ -19,7 +19,7 @@ from gart.cameras import Camera
 from gart.memory import allocating
 from gart.scene import Gaussians
 from gart.tracing.bvh import Bvh
-from gart.tracing.camera_rays import camera_rays, world_rays
+from gart.tracing.camera_rays import camera_rays
 from gart.tracing.ray_grid import fits_tiles
 from gart.tracing.rays import broadcast_rays, ray_hit_order
 from gart.tracing.settings import TraceSettings
@@ -73,9 +73,7 @@ def trace_surface(
     if settings.tracer == "bvh" or not fits_tiles(camera, gaussians.device):
         return _by_tree(gaussians, camera, settings)
     hits = tile_hits(_without_colors(gaussians), camera, replace(settings, sh="center"))
-    # NaN, where the lens has no ray, would reach the pose's gradient.
-    local = camera.directions().nan_to_num(0.0).to(gaussians.device)
-    origins, directions = world_rays(camera, None, local)
+    origins, directions = camera_rays(camera, gaussians.device)
     return surface_of_hits(gaussians, origins, directions, *hits, settings.alpha_max)
 
 

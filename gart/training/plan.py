@@ -37,8 +37,10 @@ def training_size(capture: Capture, config: TrainConfig, device: torch.device | 
     if on_gpu:  # a CPU trains from the photographs that are loaded already
         for view in capture.train:
             beside += view.image.numel() + (0 if view.mask is None else view.mask.numel())
-        if config.coarse_until:
-            beside += beside // 4
+    if config.coarse_until and not config.refines:
+        pixels = sum(view.image.numel() for view in capture.train)
+        masks = sum(view.mask.numel() for view in capture.train if view.mask is not None)
+        beside += (pixels + masks) // 4
     return Training(tracing, beside)
 
 

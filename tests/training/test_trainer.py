@@ -9,6 +9,7 @@ from gart.stages import Stages
 from gart.training import TrainConfig, Trainer, trainer
 from gart.training.checkpoint import load_checkpoint, save_checkpoint
 from gart.training.filter3d import smooth
+from gart.training.plan import training_size
 
 SHORT = {"iterations": 60, "budget": 60, "sh_degree": 2, "growth": 0.5}
 
@@ -64,6 +65,16 @@ def test_coarse_iterations_see_half_the_photographs_and_sample_half_as_finely(
     assert all(settings.transmittance_min == 0.01 for _, settings in seen)
     sizes = t._sampled_by(t._views).intervals(t.gaussians.means) * 0.2**0.5
     torch.testing.assert_close(t._sizes, sizes, rtol=1e-2, atol=0)  # it has moved since
+
+
+def test_the_forecast_counts_the_halves(small_capture):
+    def held(**settings):
+        return training_size(small_capture, TrainConfig(**SHORT, **settings), "cpu").photographs
+
+    pixels = sum(view.image.numel() for view in small_capture.train)
+    assert held(coarse_until=15_000) - held() == pixels // 4
+    refined = {"refine_poses": True}
+    assert held(coarse_until=15_000, **refined) == held(**refined)
 
 
 def test_refined_cameras_train_on_whole_photographs(small_capture):
