@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,23 +33,18 @@ class Gaussians:
 
     def __post_init__(self) -> None:
         n = self.means.shape[0] if self.means.ndim else 0
-        expected = {
+        coefficients = self.sh.shape[1] if self.sh.ndim == 3 else "K"
+        expected: dict[str, tuple[int | str, ...]] = {
             "means": (n, 3),
             "quats": (n, 4),
             "log_scales": (n, 3),
             "opacity_logits": (n,),
-            "sh": (n, None, 3),
+            "sh": (n, coefficients, 3),
         }
         for name, tensor in self.tensors().items():
-            want = expected[name]
-            ok = tensor.ndim == len(want) and all(
-                w is None or w == s for w, s in zip(want, tensor.shape, strict=False)
-            )
-            if not ok:
-                raise ValueError(
-                    f"{name} has shape {list(tensor.shape)}; "
-                    f"expected {['K' if w is None else w for w in want]}"
-                )
+            if tensor.shape != expected[name]:
+                want = [n, "K", 3] if name == "sh" else list(expected[name])
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {want}")
         if self.sh.shape[1] not in SH_DEGREES:
             raise ValueError(f"sh has {self.sh.shape[1]} coefficients; expected 1, 4, 9 or 16")
 
@@ -68,7 +63,7 @@ class Gaussians:
 
     def tensors(self) -> dict[str, Tensor]:
         """All five tensors by name, in declaration order."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(vars(self))
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Gaussians:
         """Apply `fn` to each tensor; for example `g.map(lambda t: t[keep])`."""
