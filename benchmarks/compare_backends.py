@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import machine, markdown_table, write_json
+from measuring import report_rows
 from orders import Judge, Orders, differing_pixels, traced_orders
 from rooms import load_room
 from torch import Tensor
@@ -119,9 +119,7 @@ def main() -> None:
                     found = compare(scene, view, TraceSettings(sh=sh), classes)
                     rows.append({**where, **counts, **found})
                     print(json.dumps(rows[-1]), flush=True)
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine("cuda"), "rows": rows})
+    report_rows(rows, "cuda", arguments.json)
 
 
 if __name__ == "__main__":

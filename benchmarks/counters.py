@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import PASSES, machine, markdown_table, short_name, write_json
+from measuring import PASSES, report_rows, short_name
 from peers import gsplat_passes
 from rooms import load_room
 
@@ -174,9 +174,7 @@ def main() -> None:
         for name, kernels in counters.items()
         for kernel, values in sorted(kernels.items(), key=lambda item: -item[1][TIME])
     ]
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine("cuda"), "rows": rows})
+    report_rows(rows, "cuda", arguments.json)
 
 
 if __name__ == "__main__":

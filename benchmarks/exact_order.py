@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import machine, markdown_table, write_json
+from measuring import report_rows
 from orders import ALPHA, STOP, Judge, Orders, PixelHits, differing_pixels, traced_orders
 from rooms import across_camera_plane, add_ellipsoids_across, load_room
 from torch import Tensor
@@ -188,9 +188,7 @@ def main() -> None:
             row = check_camera(scene, camera, settings, arguments.samples)
             rows.append({"scene": Path(path).stem, "camera": number, **row})
             print(json.dumps(rows[-1]), flush=True)
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine(arguments.device), "rows": rows})
+    report_rows(rows, arguments.device, arguments.json)
     faults = {name: sum(row[name] for row in rows) for name in WRONG}
     if any(faults.values()):
         raise SystemExit(f"the order is not exact: {faults}")

@@ -16,22 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import machine, markdown_table, write_json
+from measuring import report_rows
+from torch import Tensor
 
 from gart.cameras import Camera
 from gart.capture import Capture, View
 from gart.datasets import load
-from gart.evaluation.protocol import find_protocol
-from gart.evaluation.views import photograph, render_image
-from gart.io.images import quantise, save_png
+from gart.evaluation import evaluate
+from gart.io.images import save_png
 from gart.scene import Gaussians
 from gart.tracing import TraceSettings
 from gart.training import Trainer, load_config
 
-RULES = find_protocol("3dgs")
 
-
-def images(camera: Camera, other: Camera) -> torch.Tensor:
+def images(camera: Camera, other: Camera) -> Tensor:
     """[H, W] bool: the pixels of `camera` whose rays `other` images as well."""
     rays = camera.directions() @ camera.c2w[:, :3].double().T
     u, v = other.project(other.center.double() + rays).unbind(-1)  # they stand at the same place
@@ -57,30 +55,27 @@ def trained(capture: Capture, config: str, settings: list[str]) -> tuple[Gaussia
         trainer.advance()
         trainer.measured()
     torch.cuda.synchronize()
-    return trainer.export(), time.perf_counter() - begin, trainer.config.sh
+    seconds = time.perf_counter() - begin
+    return trainer.export(), seconds, trainer.config.sh
 
 
 def judged(
     scene: Gaussians, sh: str, views: list[View], folder: Path | None = None
 ) -> dict[str, float]:
     """Mean PSNR and SSIM over `views`; renderings go to `folder`."""
-    records = []
-    for view in views:
-        color = render_image(scene, view.camera, settings=TraceSettings(sh=sh))
-        image = quantise(color.nan_to_num(0), RULES.rounding)
-        photo, mask = photograph(view)
-        mask = None if mask is None else mask.cuda()
-        records.append(RULES.measure(image, photo.cuda(), mask, ("psnr", "ssim"), {}))
+
+    def save(record: dict[str, Any], image: Tensor, photo: Tensor, mask: Tensor | None) -> None:
         if folder is not None:
-            save_png(folder / f"{Path(view.name).stem}.png", image.cpu())
-    return {name: sum(r[name] for r in records) / len(records) for name in ("psnr", "ssim")}
+            save_png(folder / f"{Path(record['name']).stem}.png", image.cpu())
+
+    settings = TraceSettings(sh=sh)
+    found = evaluate(scene, views, metrics="psnr,ssim", settings=settings, pictures=save)
+    return found["mean"]
 
 
 def main() -> None:
     """Train three times, judge, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("pinhole")
     parser.add_argument("fisheye")
     parser.add_argument("--config", default="fast")
@@ -107,9 +102,7 @@ def main() -> None:
                 row[f"{key} in {where}"] = round(value, 3)
         rows.append(row)
         print(row, flush=True)
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine("cuda"), "rows": rows})
+    report_rows(rows, "cuda", arguments.json)
 
 
 if __name__ == "__main__":

@@ -177,6 +177,15 @@ def write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def report_rows(
+    rows: Sequence[dict[str, Any]], device: str, path: Path | None, **more: Any
+) -> None:
+    """Print rows as a table; with a `path`, write them with the machine and whatever else."""
+    print(markdown_table(rows))
+    if path:
+        write_json(path, {**machine(device), "rows": rows, **more})
+
+
 def write_results(path: Path, device: str, results: list[tuple[dict[str, Any], Any]]) -> None:
     """Everything measured, with the machine: of each result what it is of, and what was found."""
     found = [{**where, "measured": measured} for where, measured in results]

@@ -20,7 +20,7 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from measuring import kernel_times, machine, markdown_table, timed, write_json
+from measuring import kernel_times, report_rows, timed
 from peers import gsplat_passes
 from rooms import load_room
 from torch import Tensor
@@ -184,9 +184,7 @@ def main() -> None:
                 )
                 print(details[-1], flush=True)
             del reference, passes
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine("cuda"), "rows": rows, "details": details})
+    report_rows(rows, "cuda", arguments.json, details=details)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from measuring import machine, markdown_table, timed, write_json
+from measuring import report_rows, timed
 from peers import gsplat_passes
 from tilegs import compare, counts, tilegs_renderer
 from torch import Tensor
@@ -115,9 +115,7 @@ def main() -> None:
             row[f"{what} ms"] = median(walls)
         rows.append(row)
         print(row, flush=True)
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, {**machine("cuda"), "rows": rows})
+    report_rows(rows, "cuda", arguments.json)
 
 
 if __name__ == "__main__":

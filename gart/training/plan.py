@@ -34,13 +34,14 @@ def training_size(capture: Capture, config: TrainConfig, device: torch.device | 
     beside = sum(c.width * c.height * (8 if c.is_planar else 12) for c in lenses)
     if config.refines:
         beside += _refinement(config.budget, largest.width * largest.height, config)
+    photographs = sum(
+        view.image.numel() + (0 if view.mask is None else view.mask.numel())
+        for view in capture.train
+    )
     if on_gpu:  # a CPU trains from the photographs that are loaded already
-        for view in capture.train:
-            beside += view.image.numel() + (0 if view.mask is None else view.mask.numel())
+        beside += photographs
     if config.coarse_until and not config.refines:
-        pixels = sum(view.image.numel() for view in capture.train)
-        masks = sum(view.mask.numel() for view in capture.train if view.mask is not None)
-        beside += (pixels + masks) // 4
+        beside += photographs // 4
     return Training(tracing, beside)
 
 
