@@ -20,6 +20,7 @@ from torch import Tensor
 from gart import stages
 from gart.forecast import Load, Tracing
 from gart.memory import MARGIN, OutOfMemoryError, explain, free_memory, is_out_of_memory
+from gart.tracing.gradients import gradients
 from gart.tracing.ray_grid import RayGrid
 from gart.tracing.settings import TraceSettings
 
@@ -160,7 +161,7 @@ class _Strips(torch.autograd.Function):
                     for output, grad in zip(outputs, grads, strict=True)
                     if grad is not None
                 ]
-                found = torch.autograd.grad(
+                found = gradients(
                     [output for output, _ in parts], wanted, [grad for _, grad in parts]
                 )
                 del outputs, parts  # and with them this strip's hits

@@ -17,6 +17,7 @@ from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace, trace_rays
+from gart.tracing.gradients import gradients
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
 from gart.training.exposure import Exposures
@@ -176,7 +177,7 @@ class Trainer:
             if by_opacity is not None:
                 outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
             inputs = [*leaves.tensors().values(), *corrections.values()]
-            found = torch.autograd.grad(outputs, inputs, by_outputs)
+            found = gradients(outputs, inputs, by_outputs)
             grads, by_camera = Gaussians(*found[:5]), found[5:]
             traced = leaves.map(Tensor.detach)
             del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity, found

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gart.scene import Gaussians
 from gart.tracing import TraceSettings, trace
+from gart.tracing.gradients import gradients
 from gart.training.config import TrainConfig
 from gart.training.initialization import SH_C0
 from gart.training.optimizer import Adam
@@ -110,7 +111,7 @@ def view_moments(seen: Observation, settings: TraceSettings) -> Tensor:
     sh = torch.zeros(len(seen.traced), 1, 3, device=error.device, requires_grad=True)
     scene = replace(seen.traced.map(Tensor.detach), sh=sh)
     rendering = trace(scene, photograph.camera, settings)
-    (grad,) = torch.autograd.grad(rendering.color, sh, weights)
+    (grad,) = gradients([rendering.color], [sh], [weights])
     return grad[:, 0] / SH_C0
 
 
