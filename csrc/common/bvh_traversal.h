@@ -1,250 +1,63 @@
-// The hits of one ray in exact order.
-//
-// A ray walks the tree, nearer children first, for its nearest hits in a sorted buffer, the
-// k-buffer of 3DGRT (Moenne-Loccoz et al. 2024, section 4.1), blends them, and walks again beyond
-// the last one, its tau and its Gaussian, so that none is lost and none comes twice.
-//
-// A Gaussian's hit lies in its box: where the response peaks it is at least alpha_min, so that the
-// point o + tau d is inside the ellipsoid of that response, and the ellipsoid is inside the box.
-// Hence near <= tau <= far for the interval in which the ray is in the box, and cutting tau to the
-// interval, as is done here, changes it by rounding alone. A box holds the boxes below it, and the
-// arithmetic of the interval (subtract, multiply, least, most) is monotone in the planes, also when
-// rounded; so the interval of any node above holds tau without a tolerance. Nothing that is skipped
-// because near > limit or far < last.tau can hold a hit that counts, and nothing to be visited at
-// `near` one that is nearer than that.
-//
-// Once a ray's hits make it opaque none behind them is looked for: it cannot be seen whatever else
-// is found. Cost per ray: ~100 operations a node, ~70 a leaf, ~10 a hit and place that it moves
-// past.
+// One ray's walks through the tree, nearer children first: see bvh_hits.h for what it looks for.
 #pragma once
 
-#include <cmath>
-#include <limits>
-
-#include "common/bvh.h"
-#include "common/bvh_ellipsoid.h"
-#include "common/fast_exp2.h"
-#include "common/macros.h"
+#include "common/bvh_hits.h"
 
 namespace gart {
 
-constexpr int kBufferHits = 16;
-
-struct BvhView {
-  int64_t count;                // N
-  const BvhNode* nodes;         // [max(1, N - 1)]
-  const Ellipsoid* ellipsoids;  // [N] in order of the leaves
-  const int32_t* order;         // [N] Gaussian of a leaf
-};
-
-struct RayParams {
-  float log2_alpha_min, alpha_max, transmittance_min;
-};
-
-struct TracedRay {
-  Vec3<float> origin, direction, inverse;
-  int side[3];  // the plane that the ray meets first: 0 low, 1 high
-  float t_min;
-};
-
-// False for rays that can hit nothing: not finite, or without a direction.
-GART_HD bool make_ray(Vec3<float> origin, Vec3<float> direction, float t_min, TracedRay* ray) {
-  const float sum = dot(origin, origin) + dot(direction, direction);
-  if (!std::isfinite(sum) || !(dot(direction, direction) > 0) || t_min != t_min) return false;
-  ray->origin = origin;
-  ray->direction = direction;
-  ray->t_min = t_min;
-  for (int a = 0; a < 3; ++a) {
-    const float d = direction[a];
-    ray->side[a] = d < 0 ? 1 : 0;
-    // Parallel to the planes: in between them always, or never.
-    ray->inverse[a] = std::abs(d) > 1e-30f ? 1 / d : (d < 0 ? -1e30f : 1e30f);
-  }
-  return true;
+// Sorts two children, the nearer first.
+template <typename T>
+GART_HD void order_two(T* near, int32_t* names, int a, int b) {
+  const bool swap = near[b] < near[a];
+  const T n = near[a];
+  const int32_t c = names[a];
+  near[a] = swap ? near[b] : near[a];
+  names[a] = swap ? names[b] : names[a];
+  near[b] = swap ? n : near[b];
+  names[b] = swap ? c : names[b];
 }
-
-// A ray's waiting hits, nearest first: place k at k * stride.
-struct HitBuffer {
-  float *tau, *alpha;
-  int32_t* leaf;
-  int stride;
-};
 
 template <typename T>
-GART_HD T load_whole(const T* source) {
-#ifdef __CUDA_ARCH__
-  T value;
-#pragma unroll
-  for (int k = 0; k < static_cast<int>(sizeof(T) / 16); ++k)
-    reinterpret_cast<float4*>(&value)[k] = __ldg(reinterpret_cast<const float4*>(source) + k);
-  return value;
-#else
-  return *source;
-#endif
+GART_HD void order_children(T* near, int32_t* names) {
+  order_two(near, names, 0, 1);
+  order_two(near, names, 2, 3);
+  order_two(near, names, 0, 2);
+  order_two(near, names, 1, 3);
+  order_two(near, names, 1, 2);
 }
 
-// Sorts two children, the nearer first.
-GART_HD void order_children(float& near, int32_t& name, float& other_near, int32_t& other_name) {
-  const bool swap = other_near < near;
-  const float n = near;
-  const int32_t c = name;
-  near = swap ? other_near : near;
-  name = swap ? other_name : name;
-  other_near = swap ? n : other_near;
-  other_name = swap ? c : other_name;
-}
-
-// Walks one ray. `Shader` takes its hits, front to back: blend(gaussian, tau, alpha, transmittance
-// before it).
-template <typename Shader>
-class RayWalk {
- public:
-  GART_HD RayWalk(const BvhView& bvh, const TracedRay& ray, const RayParams& params,
-                  HitBuffer buffer, Shader& shader)
-      : bvh_(bvh), ray_(ray), params_(params), buffer_(buffer), shader_(shader) {}
-
-  // Returns the transmittance behind the last hit.
-  GART_HD float run() {
-    do {
-      count_ = 0;
-      limit_ = kFar;
-      light_ = transmittance_;
-      walk();
-      blend();
-    } while (limit_ < kFar && !is_dark());
-    return transmittance_;
-  }
-
- private:
-  static constexpr float kFar = std::numeric_limits<float>::infinity();
-
-  GART_HD bool is_dark() const { return transmittance_ < params_.transmittance_min; }
-
-  // Once through the tree, as far as `limit_`.
-  GART_HD void walk() {
-    int32_t stack_name[kBvhStack];
-    float stack_near[kBvhStack];
-    int depth = 0;
-    const float first = most(ray_.t_min, last_tau_);
-    stack_name[depth] = 0;
-    stack_near[depth++] = first;
-    do {
-      --depth;
-      if (stack_near[depth] <= limit_) {
-        const BvhNode* node = bvh_.nodes + stack_name[depth];
-        FourFloats near, far;
-        intervals(node, &near, &far);
-        FourNames names = load_whole(reinterpret_cast<const FourNames*>(node->child));
-        int inner = 0;
-        for (int k = 0; k < kBvhWidth; ++k) {
-          const bool meets = near.v[k] <= far.v[k] && far.v[k] >= first && near.v[k] <= limit_;
-          if (meets && names.v[k] < 0) visit_leaf(~names.v[k], near.v[k], far.v[k]);
-          const bool descend = meets && names.v[k] >= 0;
-          near.v[k] = descend ? near.v[k] : kFar;
-          inner += descend;
-        }
-        if (inner > 1) {
-          order_children(near.v[0], names.v[0], near.v[1], names.v[1]);
-          order_children(near.v[2], names.v[2], near.v[3], names.v[3]);
-          order_children(near.v[0], names.v[0], near.v[2], names.v[2]);
-          order_children(near.v[1], names.v[1], near.v[3], names.v[3]);
-          order_children(near.v[1], names.v[1], near.v[2], names.v[2]);
-        }
-        for (int k = kBvhWidth - 1; k >= 0; --k) {
-          if (near.v[k] < kFar) {
-            stack_name[depth] = names.v[k];
-            stack_near[depth++] = near.v[k];
-          }
-        }
-      }
-    } while (depth > 0);
-  }
-
-  // Blends the buffer's hits until the ray is dark.
-  GART_HD void blend() {
-    for (int k = 0; k < count_ && !is_dark(); ++k) {
-      const int place = k * buffer_.stride;
-      const float alpha = buffer_.alpha[place];
-      last_tau_ = buffer_.tau[place];
-      last_gaussian_ = bvh_.order[buffer_.leaf[place]];
-      shader_.blend(last_gaussian_, last_tau_, alpha, transmittance_);
-      transmittance_ *= 1 - alpha;
-    }
-  }
-
-  GART_HD void intervals(const BvhNode* node, FourFloats* near, FourFloats* far) const {
-    for (int k = 0; k < kBvhWidth; ++k) {
-      near->v[k] = -kFar;
-      far->v[k] = kFar;
-    }
-    for (int a = 0; a < 3; ++a) {
-      const auto* planes = reinterpret_cast<const FourFloats*>(node->plane[2 * a]);
-      const FourFloats enter = load_whole(planes + ray_.side[a]);
-      const FourFloats leave = load_whole(planes + (1 - ray_.side[a]));
+// Once through the tree, as far as `hits` go.
+template <typename Hits>
+GART_HD void walk(const BvhView& bvh, const TracedRay& ray, Hits& hits) {
+  int32_t stack_name[kBvhStack];
+  float stack_near[kBvhStack];
+  int depth = 0;
+  stack_name[depth] = 0;
+  stack_near[depth++] = hits.first();
+  do {
+    --depth;
+    if (stack_near[depth] <= hits.limit()) {
+      const BvhNode* node = bvh.nodes + stack_name[depth];
+      FourFloats near, far;
+      intervals(ray, node, &near, &far);
+      FourNames names = load_whole(reinterpret_cast<const FourNames*>(node->child));
+      int inner = 0;
       for (int k = 0; k < kBvhWidth; ++k) {
-        near->v[k] = most((enter.v[k] - ray_.origin[a]) * ray_.inverse[a], near->v[k]);
-        far->v[k] = least((leave.v[k] - ray_.origin[a]) * ray_.inverse[a], far->v[k]);
+        const bool meets = hits.meets(near.v[k], far.v[k]);
+        if (meets && names.v[k] < 0) hits.visit(~names.v[k], near.v[k], far.v[k]);
+        const bool descend = meets && names.v[k] >= 0;
+        near.v[k] = descend ? near.v[k] : kFar;
+        inner += descend;
+      }
+      if (inner > 1) order_children(near.v, names.v);
+      for (int k = kBvhWidth - 1; k >= 0; --k) {
+        if (near.v[k] < kFar) {
+          stack_name[depth] = names.v[k];
+          stack_near[depth++] = near.v[k];
+        }
       }
     }
-    // Rounding of the two products must not lose a box that the ray grazes (Ize 2013).
-    for (int k = 0; k < kBvhWidth; ++k) far->v[k] += std::abs(far->v[k]) * 4e-7f;
-  }
-
-  GART_HD void visit_leaf(int32_t leaf, float near, float far) {
-    const Ellipsoid e = load_whole(bvh_.ellipsoids + leaf);
-    const EllipsoidHit h = respond_along(e, ray_.origin, ray_.direction);
-    const float level = log2_alpha_of(e, h);
-    const float tau = least(most(h.tau, near), far);
-    if (!(level >= params_.log2_alpha_min && h.tau == h.tau && tau >= ray_.t_min)) return;
-    if (tau > limit_ || tau < last_tau_) return;
-    if (tau == last_tau_ && bvh_.order[leaf] <= last_gaussian_) return;
-    if (tau == limit_ && !comes_before(tau, leaf, count_ - 1)) return;
-    insert(tau, leaf, least(fast_exp2(level), params_.alpha_max));
-  }
-
-  GART_HD void insert(float tau, int32_t leaf, float alpha) {
-    if (count_ == kBufferHits) drop_farthest();
-    int k = count_++;
-    for (; k > 0 && comes_before(tau, leaf, k - 1); --k) {
-      const int to = k * buffer_.stride, from = to - buffer_.stride;
-      buffer_.tau[to] = buffer_.tau[from];
-      buffer_.leaf[to] = buffer_.leaf[from];
-      buffer_.alpha[to] = buffer_.alpha[from];
-    }
-    const int place = k * buffer_.stride;
-    buffer_.tau[place] = tau;
-    buffer_.leaf[place] = leaf;
-    buffer_.alpha[place] = alpha;
-    light_ *= 1 - alpha;
-    // A little less than the minimum, since `light_` has rounding of its own.
-    const float dark = 0.999f * params_.transmittance_min;
-    const auto last_alpha = [&] { return buffer_.alpha[(count_ - 1) * buffer_.stride]; };
-    while (count_ > 1 && light_ < dark * (1 - last_alpha())) drop_farthest();
-    if (count_ == kBufferHits || light_ < dark) limit_ = buffer_.tau[(count_ - 1) * buffer_.stride];
-  }
-  GART_HD void drop_farthest() {
-    --count_;
-    light_ *= reciprocal(1 - buffer_.alpha[count_ * buffer_.stride]);
-  }
-
-  // Whether a hit comes before that at place k.
-  GART_HD bool comes_before(float tau, int32_t leaf, int k) const {
-    const int place = k * buffer_.stride;
-    const float other = buffer_.tau[place];
-    return tau < other || (tau == other && bvh_.order[leaf] < bvh_.order[buffer_.leaf[place]]);
-  }
-
-  const BvhView& bvh_;
-  const TracedRay& ray_;
-  const RayParams& params_;
-  const HitBuffer buffer_;
-  Shader& shader_;
-  float transmittance_ = 1;
-  float last_tau_ = -std::numeric_limits<float>::infinity();  // of the last hit blended
-  int32_t last_gaussian_ = -1;
-  int count_ = 0;
-  float light_ = 1;     // that passes everything blended and everything in the buffer
-  float limit_ = kFar;  // hits farther than this are left to the next walk
-};
+  } while (depth > 0);
+}
 
 }  // namespace gart

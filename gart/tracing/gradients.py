@@ -23,7 +23,8 @@ def gradients(
     Returns:
         The gradient by each of `inputs`.
     """
-    start: Tensor = _Start.apply(tuple(by_outputs), *outputs)
+    with torch.enable_grad():  # off in a backward pass, from which `strips` calls
+        start: Tensor = _Start.apply(tuple(by_outputs), *outputs)
     return torch.autograd.grad(start, tuple(inputs))
 
 

@@ -15,6 +15,7 @@ from ray_oracle import (
 from scenes import HARD_LIMITS, HARD_SCENES, camera, gaussian, join, layers, random_gaussians
 
 from gart.tracing import Bvh, TraceSettings, camera_rays, rays, trace, trace_rays
+from gart.tracing.rays import ray_hit_order
 
 pytestmark = pytest.mark.cuda
 
@@ -79,6 +80,31 @@ def test_images_are_those_of_the_cpu():
     difference = (images[0].color - images[1].color.cpu()).abs().amax(-1)
     assert float((difference > 1e-5).double().mean()) < 1e-3
     assert float((images[0].opacity - images[1].opacity.cpu()).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("make", [layers, random_gaussians])
+def test_rays_together_find_what_they_find_alone(make):
+    scene, view = make(3000).to("cuda"), camera(101, 75, fov=80)
+    origins, directions = (t.clone() for t in camera_rays(view, "cuda"))
+    origins[60:] += 100.0  # far from the others of a warp, and none for some
+    directions[10:13, 20:50] = float("nan")
+    bvh = Bvh(scene)
+    image = trace_rays(scene, origins, directions, bvh=bvh)
+    offsets, hits = ray_hit_order(scene, origins.view(-1, 3), directions.view(-1, 3), bvh=bvh)
+    assert offsets.diff().max() > 24  # more than one walk
+
+    mixed = torch.randperm(101 * 75, generator=torch.Generator().manual_seed(0)).cuda()
+    back = mixed.argsort()
+    rays = (origins.view(-1, 3)[mixed], directions.view(-1, 3)[mixed])
+    alone = trace_rays(scene, *rays, bvh=bvh)
+    for output in OUTPUTS:
+        together = getattr(image, output).flatten(0, 1)
+        assert torch.allclose(getattr(alone, output)[back], together, rtol=1e-5, atol=1e-6), output
+    other_offsets, other_hits = ray_hit_order(scene, *rays, bvh=bvh)
+    counts = other_offsets.diff()
+    assert torch.equal(counts[back], offsets.diff())
+    owners = torch.repeat_interleave(mixed, counts)
+    assert torch.equal(other_hits[owners.argsort(stable=True)], hits)
 
 
 def test_hits_that_do_not_fit_are_traced_again(monkeypatch):

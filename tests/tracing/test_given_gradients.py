@@ -26,6 +26,14 @@ def test_equal_those_of_autograd(device: str) -> None:
         assert torch.equal(mine, theirs)
 
 
+def test_within_a_backward_pass() -> None:
+    a = torch.ones(3, requires_grad=True)
+    output = a * 2
+    with torch.no_grad():
+        (found,) = gradients([output], [a], [torch.tensor([1.0, 2.0, 3.0])])
+    assert found.tolist() == [2.0, 4.0, 6.0]
+
+
 def test_a_gradient_of_another_shape_is_refused() -> None:
     a = torch.ones(4, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="shape"):

@@ -17,6 +17,7 @@ namespace gart {
 namespace {
 
 constexpr int64_t kRaysAtOnce = 64;
+constexpr int kPlaces = 64;  // of the hits that a walk finds
 
 // Blends a ray's hits, and appends their Gaussians to `hits`.
 class RayShader {
@@ -75,13 +76,17 @@ tvm::ffi::Array<Tensor> bvh_trace(TensorView means, TensorView quats, TensorView
     TracedRay ray{};
     const bool is_ray = make_ray(rays.origin(r), rays.direction(r), nearest[r], &ray);
     RayShader shader(scene, ray, sh_at_ray, hits);
-    float tau[kBufferHits], alpha[kBufferHits], left = 1;
-    int32_t leaf[kBufferHits];
-    if (is_ray) left = RayWalk<RayShader>(tree, ray, params, {tau, alpha, leaf, 1}, shader).run();
+    float tau[kPlaces], alpha[kPlaces];
+    int32_t leaf[kPlaces];
+    RayHits<kPlaces> nearest_hits(tree, ray, params, {tau, alpha, leaf, 1});
+    if (is_ray) {
+      do walk(tree, ray, nearest_hits);
+      while (nearest_hits.blend(shader));
+    }
     for (int c = 0; c < 3; ++c) data<float>(color)[3 * r + c] = shader.color[c];
     data<float>(opacity)[r] = shader.opacity;
     data<float>(depth)[r] = shader.depth;
-    data<float>(transmittance)[r] = left;
+    data<float>(transmittance)[r] = nearest_hits.transmittance();
   };
   parallel_blocks(static_cast<int64_t>(parts.size()), 1, static_cast<int>(threads),
                   [&](int64_t first, int64_t last, int) {

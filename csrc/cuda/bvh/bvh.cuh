@@ -26,21 +26,22 @@ inline RaySet ray_set(const TensorView& origins, const TensorView& directions) {
   return rays;
 }
 
-// Hits of a ray, in chunks of kBufferHits from one pool that are linked from the last to the first;
+// Hits of a ray, in chunks of kChunkHits from one pool that are linked from the last to the first;
 // all but the last are full.
+constexpr int kChunkHits = 16;
 constexpr int32_t kNoChunk = -1;
 struct StoredHits {
   int64_t* count;            // [R] hits
   int32_t* last_chunk;       // [R]
   int32_t* previous;         // [capacity] the chunk before
-  int32_t* pool;             // [capacity, kBufferHits] Gaussians
+  int32_t* pool;             // [capacity, kChunkHits] Gaussians
   unsigned long long* used;  // chunks asked for; more than the capacity: nothing more was written
   uint32_t capacity;
 
   // The ray's hit k, when `chunk` is its own; steps to the chunk before after the first of a chunk.
   __device__ __forceinline__ int32_t walk_back(int64_t k, int32_t* chunk) const {
-    const int place = static_cast<int>(k % kBufferHits);
-    const int32_t gaussian = __ldg(pool + static_cast<int64_t>(*chunk) * kBufferHits + place);
+    const int place = static_cast<int>(k % kChunkHits);
+    const int32_t gaussian = __ldg(pool + static_cast<int64_t>(*chunk) * kChunkHits + place);
     if (place == 0) *chunk = previous[*chunk];
     return gaussian;
   }

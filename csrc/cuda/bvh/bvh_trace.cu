@@ -1,19 +1,22 @@
 // Arbitrary rays through the tree on the GPU, in exact order.
 //
-// Schedule: a thread a ray, a warp 8 x 4 neighbours where the rays make up an image. Each walks the
-// tree (common/bvh_traversal.h) with its sorted buffer in shared memory and its stack in local
-// memory; what it blends goes to chunks of 16 from one pool. Cost: see there; 12 B of shared memory
-// a place, 4 B a hit to memory, with sh=ray 192 B of harmonics a hit from L2.
+// Schedule: a thread a ray, a warp 8 x 4 neighbours where the rays make up an image. A warp's rays
+// walk the tree together where they are nearly one (bvh_packet.cuh), else each for itself
+// (common/bvh_traversal.h) with its stack in local memory. Their sorted buffers are in shared
+// memory; what is blended goes to chunks of 16 from one pool. Cost: see there; 12 B of shared
+// memory a place, 4 B a hit to memory, with sh=ray 192 B of harmonics a hit from L2.
 #include <cub/device/device_scan.cuh>
 
 #include "cuda/bvh/bvh.cuh"
+#include "cuda/bvh/bvh_packet.cuh"
 #include "cuda/ray_color.cuh"
 
 namespace gart {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 64, kBlocks = 9;
+constexpr int kPlaces = 24;  // more of them spare walks, fewer leave room for more warps
 
 struct RayTarget {
   float* color;          // [R, 3]
@@ -75,40 +78,48 @@ struct RayShader {
   }
 
   __device__ __forceinline__ void store(int32_t gaussian) {
-    const int place = count++ % kBufferHits;
+    const int place = count++ % kChunkHits;
     if (place == 0) {
       const uint32_t next = claim_chunk(hits.used);
       if (next < hits.capacity) hits.previous[next] = chunk;
       chunk = static_cast<int32_t>(next);
     }
     if (static_cast<uint32_t>(chunk) < hits.capacity)
-      hits.pool[static_cast<int64_t>(chunk) * kBufferHits + place] = gaussian;
+      hits.pool[static_cast<int64_t>(chunk) * kChunkHits + place] = gaussian;
   }
 };
 
 template <bool kShAtRay, bool kKeep>
-__global__ void __launch_bounds__(kThreads, 5)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     ray_kernel(Scene scene, BvhView bvh, RaySet rays, const float* t_min, int64_t width,
                RayParams params, StoredHits hits, RayTarget out) {
-  __shared__ float taus[kBufferHits * kThreads], alphas[kBufferHits * kThreads];
-  __shared__ int32_t leaves[kBufferHits * kThreads];
+  __shared__ float taus[kPlaces * kThreads], alphas[kPlaces * kThreads];
+  __shared__ int32_t leaves[kPlaces * kThreads];
+  __shared__ PacketStack stacks[kThreads / kWarp];
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t r = ray_of(thread, rays.count, width);
-  if (r < 0) return;
   TracedRay ray{};
-  const bool is_ray = make_ray(rays.origin(r), rays.direction(r), t_min[r], &ray);
+  bool goes_on = r >= 0 && make_ray(rays.origin(r), rays.direction(r), t_min[r], &ray);
   RayShader<kShAtRay, kKeep> shader(scene, hits, ray);
-  float transmittance = 1;
-  if (is_ray) {
-    const HitBuffer buffer{taus + threadIdx.x, alphas + threadIdx.x, leaves + threadIdx.x,
-                           kThreads};
-    transmittance = RayWalk<RayShader<kShAtRay, kKeep>>(bvh, ray, params, buffer, shader).run();
+  RayHits<kPlaces> nearest(
+      bvh, ray, params, {taus + threadIdx.x, alphas + threadIdx.x, leaves + threadIdx.x, kThreads});
+  if (is_packet(bvh, ray, goes_on)) {
+    while (__any_sync(kAllLanes, goes_on)) {
+      walk_packet(bvh, ray, goes_on, nearest, stacks[threadIdx.x / kWarp]);
+      goes_on = goes_on && nearest.blend(shader);
+    }
+  } else {
+    while (goes_on) {
+      walk(bvh, ray, nearest);
+      goes_on = nearest.blend(shader);
+    }
   }
+  if (r < 0) return;
   for (int c = 0; c < 3; ++c) out.color[3 * r + c] = shader.color[c];
   out.opacity[r] = shader.opacity;
   out.depth[r] = shader.depth;
   if (kKeep) {
-    out.transmittance[r] = transmittance;
+    out.transmittance[r] = nearest.transmittance();
     hits.count[r] = shader.count;
     hits.last_chunk[r] = shader.chunk;
   }
@@ -150,7 +161,7 @@ tvm::ffi::Array<Tensor> bvh_trace(TensorView means, TensorView quats, TensorView
          depth = scope.empty<float>({rays.count}), transmittance = scope.empty<float>({kept}),
          count = scope.empty<int64_t>({kept}), last_chunk = scope.empty<int32_t>({kept}),
          previous = scope.empty<int32_t>({chunks}),
-         pool = scope.empty<int32_t>({chunks, kBufferHits}), used = scope.zeros<int64_t>({1});
+         pool = scope.empty<int32_t>({chunks, kChunkHits}), used = scope.zeros<int64_t>({1});
   const tvm::ffi::Array<Tensor> state{transmittance, count, last_chunk, previous, pool, used};
   if (rays.count > 0) {
     const auto kernel = sh_at_ray
