@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find csrc -type f)
+TEST_CPP := $(wildcard tests/*/*.h tests/*/*.cpp)
 BUILD_FILES := pyproject.toml CMakeLists.txt constraints.txt $(CPP)
 
 # Pinned in the isolated build environment too: headers of apache-tvm-ffi newer than the library that is loaded
@@ -23,7 +24,7 @@ test: lint types unit
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(CPP))
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cu %.cuh,$(CPP) $(TEST_CPP))
 
 # gart, cli and datasets import each other as gart, gart.cli and gart.datasets: mypy sees them so too.
 types: $(VENV)/installed-dev

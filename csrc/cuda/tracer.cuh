@@ -9,13 +9,12 @@
 #include "common/ray_response.h"
 #include "common/spherical_harmonics.h"
 #include "cuda/device.cuh"
+#include "cuda/warp.cuh"
 
 namespace gart {
 namespace cuda {
 
 constexpr int kTilePixels = kTraceTile * kTraceTile;
-constexpr int kWarp = 32;
-constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int64_t kMaxTileEntries = 65535;  // a hit names its entry in 16 bits
 
 struct Scene {

@@ -9,12 +9,10 @@
 #pragma once
 
 #include "common/bvh_traversal.h"
-#include "cuda/tracer.cuh"
+#include "cuda/warp.cuh"
 
 namespace gart {
 namespace cuda {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct PacketStack {
   uint32_t near[kBvhStack];  // least of the rays', as `ordered`
@@ -31,7 +29,7 @@ __device__ __forceinline__ uint32_t ordered(float x) {
 // Whether the warp's rays leave from nearly the same place in nearly the same direction: within
 // 11 degrees and a 64th of the scene. Which way a ray goes changes its speed alone.
 __device__ __forceinline__ bool is_packet(const BvhView& bvh, const TracedRay& ray, bool is_ray) {
-  const unsigned rays = __ballot_sync(kAllLanes, is_ray);
+  const unsigned rays = __ballot_sync(kFullWarp, is_ray);
   if (rays == 0) return false;
   float extent2 = 0;
   for (int a = 0; a < 3; ++a) {
@@ -44,14 +42,14 @@ __device__ __forceinline__ bool is_packet(const BvhView& bvh, const TracedRay& r
   }
   const int first = __ffs(rays) - 1;
   const auto of_first = [&](Vec3<float> v) {
-    return Vec3<float>{__shfl_sync(kAllLanes, v.x, first), __shfl_sync(kAllLanes, v.y, first),
-                       __shfl_sync(kAllLanes, v.z, first)};
+    return Vec3<float>{__shfl_sync(kFullWarp, v.x, first), __shfl_sync(kFullWarp, v.y, first),
+                       __shfl_sync(kFullWarp, v.z, first)};
   };
   const Vec3<float> way = ray.origin - of_first(ray.origin), other = of_first(ray.direction);
   const float along = dot(ray.direction, other);
   const float both = dot(ray.direction, ray.direction) * dot(other, other);
   const bool near = along > 0 && along * along >= 0.96f * both && 4096 * dot(way, way) <= extent2;
-  return __all_sync(kAllLanes, near || !is_ray);
+  return __all_sync(kFullWarp, near || !is_ray);
 }
 
 // Once through the tree for the lanes that `goes_on`. The whole warp calls it.
@@ -66,7 +64,7 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
       stack.rays[depth] = rays;
     }
   };
-  push(0, 0, 0, __ballot_sync(kAllLanes, goes_on));
+  push(0, 0, 0, __ballot_sync(kFullWarp, goes_on));
   int depth = 1;
   __syncwarp();
   do {
@@ -75,7 +73,7 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
     const BvhNode* node = bvh.nodes + stack.name[depth];
     const bool mine = (met >> lane & 1) && stack.near[depth] <= ordered(hits.limit());
     __syncwarp();  // all have read what the next push overwrites
-    if (!__any_sync(kAllLanes, mine)) continue;
+    if (!__any_sync(kFullWarp, mine)) continue;
     FourFloats near, far;
     intervals(ray, node, &near, &far);
     const FourNames names = load_whole(reinterpret_cast<const FourNames*>(node->child));
@@ -86,7 +84,7 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
 #pragma unroll
     for (int k = 0; k < kBvhWidth; ++k) {
       const bool meets = mine && hits.meets(near.v[k], far.v[k]);
-      rays[k] = __ballot_sync(kAllLanes, meets);
+      rays[k] = __ballot_sync(kFullWarp, meets);
       nearest[k] = UINT32_MAX;
       if (rays[k] == 0) continue;
       if (names.v[k] < 0) {
@@ -94,7 +92,7 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
         __syncwarp();
         continue;
       }
-      nearest[k] = __reduce_min_sync(kAllLanes, meets ? ordered(near.v[k]) : UINT32_MAX);
+      nearest[k] = __reduce_min_sync(kFullWarp, meets ? ordered(near.v[k]) : UINT32_MAX);
       ++inner;
     }
     if (inner > 1) order_children(nearest, order);

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   RayHits<kPlaces> nearest(
       bvh, ray, params, {taus + threadIdx.x, alphas + threadIdx.x, leaves + threadIdx.x, kThreads});
   if (is_packet(bvh, ray, goes_on)) {
-    while (__any_sync(kAllLanes, goes_on)) {
+    while (__any_sync(kFullWarp, goes_on)) {
       walk_packet(bvh, ray, goes_on, nearest, stacks[threadIdx.x / kWarp]);
       goes_on = goes_on && nearest.blend(shader);
     }

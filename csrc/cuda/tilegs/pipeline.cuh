@@ -5,11 +5,9 @@
 
 #include "common/splat.h"
 #include "cuda/device.cuh"
+#include "cuda/warp.cuh"
 
 namespace gart::cuda::tilegs {
-
-constexpr int kWarp = 32;
-constexpr unsigned kFullWarp = 0xffffffffu;
 
 struct SceneView {
   const float* means;
