@@ -288,7 +288,7 @@ class Training:
 LOSS, LOSS_KEPT = 64, 28
 """Bytes a pixel of the loss: SSIM's derivatives 36, gradients 16, and depth with what its gradient
 would need 12; those but the derivatives stay for the backward pass (csrc/*/training)."""
-RUNTIME = 70_000_000
+RUNTIME = 18_000_000
 """What PyTorch's libraries take once they have worked, on the CPU; measured."""
 
 
