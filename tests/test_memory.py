@@ -191,6 +191,7 @@ with Stages() as stages:
 pixels = width * height
 load = Load(max(stages.counts["hits"]) / pixels, max(stages.counts["pairs"]) / pixels)
 forecast = Training(Tracing(n, 4, width, height, load=load)).needed()
+assert "sympy" not in sys.modules, "RUNTIME in gart/forecast.py does not count it"
 print(peak_memory("cpu") - before, forecast)
 """
 

@@ -22,7 +22,16 @@ def gradients(
 
     Returns:
         The gradient by each of `inputs`.
+
+    Raises:
+        ValueError: a gradient of another shape or dtype than its output, named.
     """
+    for output, gradient in zip(outputs, by_outputs, strict=True):
+        if gradient.shape != output.shape or gradient.dtype != output.dtype:
+            raise ValueError(
+                f"a gradient is {gradient.dtype} {tuple(gradient.shape)} and its output "
+                f"{output.dtype} {tuple(output.shape)}; expected the same"
+            )
     with torch.enable_grad():  # off in a backward pass, from which `strips` calls
         start: Tensor = _Start.apply(tuple(by_outputs), *outputs)
     return torch.autograd.grad(start, tuple(inputs))

@@ -34,10 +34,13 @@ def test_within_a_backward_pass() -> None:
     assert found.tolist() == [2.0, 4.0, 6.0]
 
 
-def test_a_gradient_of_another_shape_is_refused() -> None:
+@pytest.mark.parametrize(
+    "wrong", [torch.ones(5, 7), torch.ones(2, 4, 3), torch.ones(4, 3, dtype=torch.float64)]
+)
+def test_a_gradient_of_another_shape_or_dtype_is_refused(wrong: torch.Tensor) -> None:
     a = torch.ones(4, 3, requires_grad=True)
-    with pytest.raises(RuntimeError, match="shape"):
-        gradients([a * 2], [a], [torch.ones(5, 7)])
+    with pytest.raises(ValueError, match=r"its output torch\.float32 \(4, 3\)"):
+        gradients([a * 2], [a], [wrong])
 
 
 def test_no_symbolic_mathematics_is_imported() -> None:

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
@@ -38,7 +40,8 @@ struct Lane {
 inline jmp_buf scheduler;
 inline Lane lanes[kLanes];
 inline std::function<void(int)> body;
-inline Values given, complete;  // of the operation that lanes are coming to; of the last one
+inline Values given, complete;     // of the operation that lanes are coming to; of the last one
+inline const char* met = nullptr;  // its name
 inline int arrived = 0;
 inline long operations = 0;
 
@@ -64,10 +67,15 @@ inline void resume(int index) {
   setcontext(&context);
 }
 
-// All lanes' values, once all have come.
-inline Values meet(uint64_t value) {
+// All lanes' values, once all have come to the operation of this name.
+inline Values meet(const char* name, uint64_t value) {
   const unsigned lane = threadIdx.x;
   const long operation = operations;
+  if (arrived == 0) met = name;
+  if (std::strcmp(met, name) != 0) {
+    std::fprintf(stderr, "a lane is at %s, others at %s\n", name, met);
+    std::abort();
+  }
   given[lane] = value;
   if (++arrived == kLanes) {
     complete = given;
@@ -104,9 +112,9 @@ inline void run(const std::function<void(int)>& work) {
 
 }  // namespace warp
 
-inline void __syncwarp() { warp::meet(0); }
+inline void __syncwarp() { warp::meet("__syncwarp", 0); }
 inline unsigned __ballot_sync(unsigned, bool is_set) {
-  const warp::Values all = warp::meet(is_set);
+  const warp::Values all = warp::meet("__ballot_sync", is_set);
   unsigned bits = 0;
   for (int lane = 0; lane < warp::kLanes; ++lane) bits |= static_cast<unsigned>(all[lane]) << lane;
   return bits;
@@ -114,24 +122,19 @@ inline unsigned __ballot_sync(unsigned, bool is_set) {
 inline bool __any_sync(unsigned mask, bool is_set) { return __ballot_sync(mask, is_set) != 0; }
 inline bool __all_sync(unsigned mask, bool is_set) { return __ballot_sync(mask, is_set) == ~0u; }
 inline uint32_t __reduce_min_sync(unsigned, uint32_t value) {
-  const warp::Values all = warp::meet(value);
+  const warp::Values all = warp::meet("__reduce_min_sync", value);
   return static_cast<uint32_t>(*std::min_element(all.begin(), all.end()));
-}
-inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
-  const warp::Values all = warp::meet(value);
-  return static_cast<uint32_t>(*std::max_element(all.begin(), all.end()));
 }
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  const warp::Values all = warp::meet(bits);
+  const warp::Values all = warp::meet("__shfl_sync", bits);
   std::memcpy(&value, &all[from & (warp::kLanes - 1)], sizeof(T));
   return value;
 }
 
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
-inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int32_t __float_as_int(float x) {
   int32_t bits;
   std::memcpy(&bits, &x, sizeof(bits));

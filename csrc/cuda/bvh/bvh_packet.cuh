@@ -26,8 +26,9 @@ __device__ __forceinline__ uint32_t ordered(float x) {
   return static_cast<uint32_t>(bits ^ ((bits >> 31) | INT32_MIN));
 }
 
-// Whether the warp's rays leave from nearly the same place in nearly the same direction: within
-// 11 degrees and a 64th of the scene. Which way a ray goes changes its speed alone.
+// Whether the warp's rays leave from nearly the same place in nearly the same direction as its
+// first: within 11 degrees, and a 64th of the diagonal of the scene's box. Which way a ray goes
+// changes its speed alone.
 __device__ __forceinline__ bool is_packet(const BvhView& bvh, const TracedRay& ray, bool is_ray) {
   const unsigned rays = __ballot_sync(kFullWarp, is_ray);
   if (rays == 0) return false;

@@ -15,7 +15,8 @@ namespace gart {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 64, kBlocks = 9;
+constexpr int kThreads = 64;
+constexpr int kBlocks = 9;   // a multiprocessor: 23 KB of shared memory each, 112 registers a ray
 constexpr int kPlaces = 24;  // more of them spare walks, fewer leave room for more warps
 
 struct RayTarget {
