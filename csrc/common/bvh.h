@@ -53,22 +53,18 @@ GART_HD float box_area(const Box& b) {
   return e.x * e.y + e.y * e.z + e.z * e.x;
 }
 
-// Four children: planes lo x, hi x, lo y, hi y, lo z, hi z of each.
+// A child's planes lo and hi of each axis, and its name. Whoever tests one child of a node, as a
+// lane of a warp does, reads it in two pieces.
+struct alignas(32) BvhChild {
+  float plane[3][2];
+  int32_t name;
+  int32_t unused;
+};
 struct alignas(128) BvhNode {
-  float plane[6][kBvhWidth];
-  int32_t child[kBvhWidth];
-  int32_t unused[kBvhWidth];
+  BvhChild child[kBvhWidth];
 };
 constexpr int kBvhNodeWords = sizeof(BvhNode) / 4;
 static_assert(kBvhNodeWords == 32 && sizeof(Box) == 32, "packed");
-
-// Moved as one.
-struct alignas(16) FourFloats {
-  float v[4];
-};
-struct alignas(16) FourNames {
-  int32_t v[4];
-};
 
 // Every third bit from the low 21 bits of v.
 GART_HD uint64_t spread_bits(uint64_t v) {
@@ -198,15 +194,12 @@ GART_HD void choose_children(const BinaryTree& tree, int64_t i, int32_t* names) 
   for (; count < kBvhWidth; ++count) names[count] = kNoChild;
 }
 
-// Writes the boxes of a node's children.
+// Writes a node's children. Whole: a GPU's threads write pieces of lines.
 GART_HD void fill_node(const BinaryTree& tree, const int32_t* names, BvhNode* node) {
-  Box box[kBvhWidth];
-  for (int k = 0; k < kBvhWidth; ++k)
-    box[k] = names[k] == kNoChild ? empty_box() : tree.box_of(names[k]);
-  auto* planes = reinterpret_cast<FourFloats*>(node->plane);
-  for (int axis = 0; axis < 3; ++axis) {
-    planes[2 * axis] = {{box[0].lo[axis], box[1].lo[axis], box[2].lo[axis], box[3].lo[axis]}};
-    planes[2 * axis + 1] = {{box[0].hi[axis], box[1].hi[axis], box[2].hi[axis], box[3].hi[axis]}};
+  for (int k = 0; k < kBvhWidth; ++k) {
+    const Box box = names[k] == kNoChild ? empty_box() : tree.box_of(names[k]);
+    node->child[k] = {
+        {{box.lo.x, box.hi.x}, {box.lo.y, box.hi.y}, {box.lo.z, box.hi.z}}, names[k], 0};
   }
 }
 
@@ -218,9 +211,8 @@ GART_HD float complete_node(const BinaryTree& tree, int64_t i, bool is_new, BvhN
   int32_t names[kBvhWidth];
   if (is_new) {
     choose_children(tree, i, names);
-    *reinterpret_cast<FourNames*>(nodes[i].child) = {{names[0], names[1], names[2], names[3]}};
   } else {
-    for (int k = 0; k < kBvhWidth; ++k) names[k] = nodes[i].child[k];
+    for (int k = 0; k < kBvhWidth; ++k) names[k] = nodes[i].child[k].name;
   }
   fill_node(tree, names, nodes + i);
   return box_area(box);

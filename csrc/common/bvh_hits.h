@@ -82,24 +82,21 @@ GART_HD T load_whole(const T* source) {
 #endif
 }
 
-// In which a ray is in each child's box; near > far where it is not.
-GART_HD void intervals(const TracedRay& ray, const BvhNode* node, FourFloats* near,
-                       FourFloats* far) {
-  for (int k = 0; k < kBvhWidth; ++k) {
-    near->v[k] = -kFar;
-    far->v[k] = kFar;
-  }
+// In which a ray is in a box; near > far where it is not.
+struct Interval {
+  float near, far;
+};
+GART_HD Interval interval(const TracedRay& ray, const float (*plane)[2]) {
+  Interval in{-kFar, kFar};
   for (int a = 0; a < 3; ++a) {
-    const auto* planes = reinterpret_cast<const FourFloats*>(node->plane[2 * a]);
-    const FourFloats enter = load_whole(planes + ray.side[a]);
-    const FourFloats leave = load_whole(planes + (1 - ray.side[a]));
-    for (int k = 0; k < kBvhWidth; ++k) {
-      near->v[k] = most((enter.v[k] - ray.origin[a]) * ray.inverse[a], near->v[k]);
-      far->v[k] = least((leave.v[k] - ray.origin[a]) * ray.inverse[a], far->v[k]);
-    }
+    const float enter = ray.side[a] ? plane[a][1] : plane[a][0];
+    const float leave = ray.side[a] ? plane[a][0] : plane[a][1];
+    in.near = most((enter - ray.origin[a]) * ray.inverse[a], in.near);
+    in.far = least((leave - ray.origin[a]) * ray.inverse[a], in.far);
   }
   // Rounding of the two products must not lose a box that the ray grazes (Ize 2013).
-  for (int k = 0; k < kBvhWidth; ++k) far->v[k] += std::abs(far->v[k]) * 4e-7f;
+  in.far += std::abs(in.far) * 4e-7f;
+  return in;
 }
 
 // The nearest hits of a ray that are not blended yet, at most kPlaces of them.
@@ -113,19 +110,19 @@ class RayHits {
   }
 
   // Whether a child with this interval may hold one.
-  GART_HD bool meets(float near, float far) const {
-    return near <= far && far >= first_ && near <= limit_;
+  GART_HD bool meets(Interval in) const {
+    return in.near <= in.far && in.far >= first_ && in.near <= limit_;
   }
   GART_HD float first() const { return first_; }
   GART_HD float limit() const { return limit_; }
   GART_HD float transmittance() const { return transmittance_; }
 
   // A leaf that meets.
-  GART_HD void visit(int32_t leaf, float near, float far) {
+  GART_HD void visit(int32_t leaf, Interval in) {
     const Ellipsoid e = load_whole(bvh_.ellipsoids + leaf);
     const EllipsoidHit h = respond_along(e, ray_.origin, ray_.direction);
     const float level = log2_alpha_of(e, h);
-    const float tau = least(most(h.tau, near), far);
+    const float tau = least(most(h.tau, in.near), in.far);
     if (!(level >= params_.log2_alpha_min && h.tau == h.tau && tau >= ray_.t_min)) return;
     if (tau > limit_ || tau < last_tau_) return;
     if (tau == last_tau_ && bvh_.order[leaf] <= last_gaussian_) return;

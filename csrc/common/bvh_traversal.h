@@ -38,22 +38,24 @@ GART_HD void walk(const BvhView& bvh, const TracedRay& ray, Hits& hits) {
     --depth;
     if (stack_near[depth] <= hits.limit()) {
       const BvhNode* node = bvh.nodes + stack_name[depth];
-      FourFloats near, far;
-      intervals(ray, node, &near, &far);
-      FourNames names = load_whole(reinterpret_cast<const FourNames*>(node->child));
+      float near[kBvhWidth];
+      int32_t names[kBvhWidth];
       int inner = 0;
       for (int k = 0; k < kBvhWidth; ++k) {
-        const bool meets = hits.meets(near.v[k], far.v[k]);
-        if (meets && names.v[k] < 0) hits.visit(~names.v[k], near.v[k], far.v[k]);
-        const bool descend = meets && names.v[k] >= 0;
-        near.v[k] = descend ? near.v[k] : kFar;
+        const BvhChild child = load_whole(node->child + k);
+        const Interval in = interval(ray, child.plane);
+        const bool meets = hits.meets(in);
+        if (meets && child.name < 0) hits.visit(~child.name, in);
+        const bool descend = meets && child.name >= 0;
+        near[k] = descend ? in.near : kFar;
+        names[k] = child.name;
         inner += descend;
       }
-      if (inner > 1) order_children(near.v, names.v);
+      if (inner > 1) order_children(near, names);
       for (int k = kBvhWidth - 1; k >= 0; --k) {
-        if (near.v[k] < kFar) {
-          stack_name[depth] = names.v[k];
-          stack_near[depth++] = near.v[k];
+        if (near[k] < kFar) {
+          stack_name[depth] = names[k];
+          stack_near[depth++] = near[k];
         }
       }
     }

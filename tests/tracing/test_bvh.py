@@ -21,10 +21,11 @@ def nodes(bvh):
     found, waiting = {}, [0]
     while waiting:
         number = waiting.pop()
-        planes = rows[number, : 6 * WIDTH].reshape(3, 2, WIDTH)
-        names = rows[number, 6 * WIDTH : 7 * WIDTH].view(torch.int32).tolist()
+        children = rows[number].reshape(WIDTH, 8)
+        names = children[:, 6].contiguous().view(torch.int32).tolist()
+        planes = children[:, :6].reshape(WIDTH, 3, 2)
         found[number] = [
-            (name, planes[:, 0, k], planes[:, 1, k])
+            (name, planes[k, :, 0], planes[k, :, 1])
             for k, name in enumerate(names)
             if name != NO_CHILD
         ]

@@ -168,7 +168,6 @@ Tensor finish(const TreeTensors& t, bool is_new, int threads) {
   }
   const int32_t names[kBvhWidth] = {tree.leaves == 1 ? ~0 : kNoChild, kNoChild, kNoChild, kNoChild};
   fill_node(tree, names, t.wide());
-  for (int k = 0; k < kBvhWidth; ++k) t.wide()->child[k] = names[k];
   return areas;
 }
 

@@ -163,7 +163,6 @@ __global__ void single_kernel(Tree tree) {
   const int32_t names[kBvhWidth] = {tree.binary.leaves == 1 ? ~0 : kNoChild, kNoChild, kNoChild,
                                     kNoChild};
   fill_node(tree.binary, names, tree.nodes);
-  for (int k = 0; k < kBvhWidth; ++k) tree.nodes->child[k] = names[k];
 }
 
 Scene geometry_view(const TensorView& means, const TensorView& quats, const TensorView& log_scales,

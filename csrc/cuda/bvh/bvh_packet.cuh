@@ -34,12 +34,12 @@ __device__ __forceinline__ bool is_packet(const BvhView& bvh, const TracedRay& r
   if (rays == 0) return false;
   float extent2 = 0;
   for (int a = 0; a < 3; ++a) {
-    const FourFloats low = load_whole(reinterpret_cast<const FourFloats*>(bvh.nodes->plane[2 * a]));
-    const FourFloats high =
-        load_whole(reinterpret_cast<const FourFloats*>(bvh.nodes->plane[2 * a + 1]));
-    const float extent = most(most(high.v[0], high.v[1]), most(high.v[2], high.v[3])) -
-                         least(least(low.v[0], low.v[1]), least(low.v[2], low.v[3]));
-    extent2 += extent * extent;
+    float low = kFar, high = -kFar;
+    for (int k = 0; k < kBvhWidth; ++k) {
+      low = least(bvh.nodes->child[k].plane[a][0], low);
+      high = most(bvh.nodes->child[k].plane[a][1], high);
+    }
+    extent2 += (high - low) * (high - low);
   }
   const int first = __ffs(rays) - 1;
   const auto of_first = [&](Vec3<float> v) {
@@ -75,25 +75,26 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
     const bool mine = (met >> lane & 1) && stack.near[depth] <= ordered(hits.limit());
     __syncwarp();  // all have read what the next push overwrites
     if (!__any_sync(kFullWarp, mine)) continue;
-    FourFloats near, far;
-    intervals(ray, node, &near, &far);
-    const FourNames names = load_whole(reinterpret_cast<const FourNames*>(node->child));
+    int32_t names[kBvhWidth];
     uint32_t nearest[kBvhWidth];
     unsigned rays[kBvhWidth];
     int32_t order[kBvhWidth] = {0, 1, 2, 3};
     int inner = 0;
 #pragma unroll
     for (int k = 0; k < kBvhWidth; ++k) {
-      const bool meets = mine && hits.meets(near.v[k], far.v[k]);
+      const BvhChild child = load_whole(node->child + k);
+      names[k] = child.name;
+      const Interval in = interval(ray, child.plane);
+      const bool meets = mine && hits.meets(in);
       rays[k] = __ballot_sync(kFullWarp, meets);
       nearest[k] = UINT32_MAX;
       if (rays[k] == 0) continue;
-      if (names.v[k] < 0) {
-        if (meets) hits.visit(~names.v[k], near.v[k], far.v[k]);
+      if (names[k] < 0) {
+        if (meets) hits.visit(~names[k], in);
         __syncwarp();
         continue;
       }
-      nearest[k] = __reduce_min_sync(kFullWarp, meets ? ordered(near.v[k]) : UINT32_MAX);
+      nearest[k] = __reduce_min_sync(kFullWarp, meets ? ordered(in.near) : UINT32_MAX);
       ++inner;
     }
     if (inner > 1) order_children(nearest, order);
@@ -101,11 +102,11 @@ __device__ __forceinline__ void walk_packet(const BvhView& bvh, const TracedRay&
 #pragma unroll
     for (int k = kBvhWidth - 1; k >= 0; --k) {
       if (nearest[k] == UINT32_MAX) continue;
-      int32_t child = names.v[0];
+      int32_t child = names[0];
       unsigned who = rays[0];
 #pragma unroll
       for (int j = 1; j < kBvhWidth; ++j) {
-        child = order[k] == j ? names.v[j] : child;
+        child = order[k] == j ? names[j] : child;
         who = order[k] == j ? rays[j] : who;
       }
       push(depth++, child, nearest[k], who);
