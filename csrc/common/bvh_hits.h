@@ -41,8 +41,7 @@ struct RayParams {
 };
 
 struct TracedRay {
-  Vec3<float> origin, direction, inverse;
-  int side[3];  // the plane that the ray meets first: 0 low, 1 high
+  Vec3<float> origin, direction, inverse;  // inverse < 0: meets an axis' high plane first
   float t_min;
 };
 
@@ -55,7 +54,6 @@ GART_HD bool make_ray(Vec3<float> origin, Vec3<float> direction, float t_min, Tr
   ray->t_min = t_min;
   for (int a = 0; a < 3; ++a) {
     const float d = direction[a];
-    ray->side[a] = d < 0 ? 1 : 0;
     // Parallel to the planes: in between them always, or never.
     ray->inverse[a] = std::abs(d) > 1e-30f ? 1 / d : (d < 0 ? -1e30f : 1e30f);
   }
@@ -82,6 +80,22 @@ GART_HD T load_whole(const T* source) {
 #endif
 }
 
+// Of numbers, one of which may be infinite and none NaN: one instruction on a GPU.
+GART_HD float nearer(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return fminf(a, b);
+#else
+  return least(a, b);
+#endif
+}
+GART_HD float farther(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return fmaxf(a, b);
+#else
+  return most(a, b);
+#endif
+}
+
 // In which a ray is in a box; near > far where it is not.
 struct Interval {
   float near, far;
@@ -89,15 +103,53 @@ struct Interval {
 GART_HD Interval interval(const TracedRay& ray, const float (*plane)[2]) {
   Interval in{-kFar, kFar};
   for (int a = 0; a < 3; ++a) {
-    const float enter = ray.side[a] ? plane[a][1] : plane[a][0];
-    const float leave = ray.side[a] ? plane[a][0] : plane[a][1];
-    in.near = most((enter - ray.origin[a]) * ray.inverse[a], in.near);
-    in.far = least((leave - ray.origin[a]) * ray.inverse[a], in.far);
+    const bool is_back = ray.inverse[a] < 0;
+    const float enter = is_back ? plane[a][1] : plane[a][0];
+    const float leave = is_back ? plane[a][0] : plane[a][1];
+    in.near = farther((enter - ray.origin[a]) * ray.inverse[a], in.near);
+    in.far = nearer((leave - ray.origin[a]) * ray.inverse[a], in.far);
   }
   // Rounding of the two products must not lose a box that the ray grazes (Ize 2013).
   in.far += std::abs(in.far) * 4e-7f;
   return in;
 }
+
+// Of two hits the nearer, of equally near ones the Gaussian that comes first.
+GART_HD bool comes_before(const BvhView& bvh, float tau, int32_t leaf, float other_tau,
+                          int32_t other_leaf) {
+  return tau < other_tau || (tau == other_tau && bvh.order[leaf] < bvh.order[other_leaf]);
+}
+
+// Where a ray looks for hits.
+struct HitSearch {
+  float last_tau = -kFar;  // of the last hit blended
+  int32_t last_gaussian = -1;
+  float first;         // nearer hits are blended or do not count
+  float limit = kFar;  // farther hits are left to the next walk
+
+  GART_HD explicit HitSearch(float t_min) : first(t_min) {}
+  // A walk that goes on behind the last hit.
+  GART_HD void begin() {
+    first = most(first, last_tau);
+    limit = kFar;
+  }
+  // Whether a child with this interval may hold one.
+  GART_HD bool meets(Interval in) const {
+    return in.near <= in.far && in.far >= first && in.near <= limit;
+  }
+  // The hit of a leaf that meets, if it counts.
+  GART_HD bool finds(const BvhView& bvh, const TracedRay& ray, const RayParams& params,
+                     int32_t leaf, Interval in, float* tau, float* alpha) const {
+    const Ellipsoid e = load_whole(bvh.ellipsoids + leaf);
+    const EllipsoidHit h = respond_along(e, ray.origin, ray.direction);
+    const float level = log2_alpha_of(e, h);
+    *tau = least(most(h.tau, in.near), in.far);
+    *alpha = least(fast_exp2(level), params.alpha_max);
+    if (!(level >= params.log2_alpha_min && h.tau == h.tau)) return false;
+    if (!(*tau >= first && *tau <= limit)) return false;
+    return *tau != last_tau || bvh.order[leaf] > last_gaussian;
+  }
+};
 
 // The nearest hits of a ray that are not blended yet, at most kPlaces of them.
 template <int kPlaces>
@@ -105,29 +157,21 @@ class RayHits {
  public:
   GART_HD RayHits(const BvhView& bvh, const TracedRay& ray, const RayParams& params,
                   HitBuffer buffer)
-      : bvh_(bvh), ray_(ray), params_(params), buffer_(buffer) {
+      : bvh_(bvh), ray_(ray), params_(params), buffer_(buffer), search_(ray.t_min) {
     begin();
   }
 
-  // Whether a child with this interval may hold one.
-  GART_HD bool meets(Interval in) const {
-    return in.near <= in.far && in.far >= first_ && in.near <= limit_;
-  }
-  GART_HD float first() const { return first_; }
-  GART_HD float limit() const { return limit_; }
+  GART_HD bool meets(Interval in) const { return search_.meets(in); }
+  GART_HD float first() const { return search_.first; }
+  GART_HD float limit() const { return search_.limit; }
   GART_HD float transmittance() const { return transmittance_; }
 
   // A leaf that meets.
   GART_HD void visit(int32_t leaf, Interval in) {
-    const Ellipsoid e = load_whole(bvh_.ellipsoids + leaf);
-    const EllipsoidHit h = respond_along(e, ray_.origin, ray_.direction);
-    const float level = log2_alpha_of(e, h);
-    const float tau = least(most(h.tau, in.near), in.far);
-    if (!(level >= params_.log2_alpha_min && h.tau == h.tau && tau >= ray_.t_min)) return;
-    if (tau > limit_ || tau < last_tau_) return;
-    if (tau == last_tau_ && bvh_.order[leaf] <= last_gaussian_) return;
-    if (tau == limit_ && !comes_before(tau, leaf, count_ - 1)) return;
-    insert(tau, leaf, least(fast_exp2(level), params_.alpha_max));
+    float tau, alpha;
+    if (!search_.finds(bvh_, ray_, params_, leaf, in, &tau, &alpha)) return;
+    if (tau == search_.limit && !comes_before_place(tau, leaf, count_ - 1)) return;
+    insert(tau, leaf, alpha);
   }
 
   // Blends them, front to back, until the ray is dark, and begins anew behind the last one; false
@@ -138,12 +182,12 @@ class RayHits {
     for (int k = 0; k < count_ && !is_dark(); ++k) {
       const int place = k * buffer_.stride;
       const float alpha = buffer_.alpha[place];
-      last_tau_ = buffer_.tau[place];
-      last_gaussian_ = bvh_.order[buffer_.leaf[place]];
-      shader.blend(last_gaussian_, last_tau_, alpha, transmittance_);
+      search_.last_tau = buffer_.tau[place];
+      search_.last_gaussian = bvh_.order[buffer_.leaf[place]];
+      shader.blend(search_.last_gaussian, search_.last_tau, alpha, transmittance_);
       transmittance_ *= 1 - alpha;
     }
-    const bool more = limit_ < kFar && !is_dark();
+    const bool more = search_.limit < kFar && !is_dark();
     begin();
     return more;
   }
@@ -153,15 +197,14 @@ class RayHits {
 
   GART_HD void begin() {
     count_ = 0;
-    limit_ = kFar;
     light_ = transmittance_;
-    first_ = most(ray_.t_min, last_tau_);
+    search_.begin();
   }
 
   GART_HD void insert(float tau, int32_t leaf, float alpha) {
     if (count_ == kPlaces) drop_farthest();
     int k = count_++;
-    for (; k > 0 && comes_before(tau, leaf, k - 1); --k) {
+    for (; k > 0 && comes_before_place(tau, leaf, k - 1); --k) {
       const int to = k * buffer_.stride, from = to - buffer_.stride;
       buffer_.tau[to] = buffer_.tau[from];
       buffer_.leaf[to] = buffer_.leaf[from];
@@ -176,18 +219,17 @@ class RayHits {
     const float dark = 0.999f * params_.transmittance_min;
     const auto last_alpha = [&] { return buffer_.alpha[(count_ - 1) * buffer_.stride]; };
     while (count_ > 1 && light_ < dark * (1 - last_alpha())) drop_farthest();
-    if (count_ == kPlaces || light_ < dark) limit_ = buffer_.tau[(count_ - 1) * buffer_.stride];
+    if (count_ == kPlaces || light_ < dark)
+      search_.limit = buffer_.tau[(count_ - 1) * buffer_.stride];
   }
   GART_HD void drop_farthest() {
     --count_;
     light_ *= reciprocal(1 - buffer_.alpha[count_ * buffer_.stride]);
   }
 
-  // Whether a hit comes before that at place k.
-  GART_HD bool comes_before(float tau, int32_t leaf, int k) const {
+  GART_HD bool comes_before_place(float tau, int32_t leaf, int k) const {
     const int place = k * buffer_.stride;
-    const float other = buffer_.tau[place];
-    return tau < other || (tau == other && bvh_.order[leaf] < bvh_.order[buffer_.leaf[place]]);
+    return comes_before(bvh_, tau, leaf, buffer_.tau[place], buffer_.leaf[place]);
   }
 
   const BvhView& bvh_;
@@ -195,12 +237,9 @@ class RayHits {
   const RayParams& params_;
   const HitBuffer buffer_;
   float transmittance_ = 1;
-  float last_tau_ = -kFar;  // of the last hit blended
-  int32_t last_gaussian_ = -1;
+  HitSearch search_;
   int count_ = 0;
-  float light_ = 1;      // that passes everything blended and everything in the buffer
-  float first_ = -kFar;  // nearer hits are blended or do not count
-  float limit_ = kFar;   // farther hits are left to the next walk
+  float light_ = 1;  // that passes everything blended and everything in the buffer
 };
 
 }  // namespace gart

@@ -1,70 +1,48 @@
 """The GPU's walk of a warp's rays together, run on the CPU: each finds what it finds alone."""
 
 import math
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from scenes import HARD_SCENES, camera, layers, random_gaussians
+from scenes import HARD_SCENES, camera, layers, random_gaussians, random_pose, shaped
 from torch import Tensor
+from warp_programs import build, needs_compiler, trace
 
 from gart.scene import Gaussians
-from gart.tracing import Bvh, TraceSettings, camera_rays
+from gart.tracing import camera_rays
 
-COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-SOURCES = Path(__file__).parents[2] / "csrc"
-
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or sys.platform != "linux" or not SOURCES.is_dir(),
-    reason="needs Linux, a C++ compiler and csrc",
-)
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("warp") / "packets"
-    source = Path(__file__).parent / "packets.cpp"
-    flags = ["-O2", "-std=c++17", "-Wall", "-Wno-unknown-pragmas", "-Werror", f"-I{SOURCES}"]
-    # Fortified jumps refuse to change stacks; contraction may differ between two inlinings.
-    flags += ["-U_FORTIFY_SOURCE", "-ffp-contract=off"]
-    subprocess.run([COMPILER, *flags, str(source), "-o", str(built)], check=True)
-    return built
+    return build("packets", tmp_path_factory.mktemp("warp"))
 
 
 def together(
-    program: Path, folder: Path, scene: Gaussians, origins: Tensor, directions: Tensor
+    program: Path,
+    folder: Path,
+    scene: Gaussians,
+    origins: Tensor,
+    directions: Tensor,
+    t_min: float = 0.01,
 ) -> tuple[int, int]:
     """Hits of the rays [H, W, 3] that were in packets, and how many warps were: 8 x 4 of them."""
-    order, ellipsoids, nodes = Bvh(scene).native()[:3]
-    settings = TraceSettings()
-    model = [math.log2(settings.alpha_min), settings.alpha_max, settings.transmittance_min, 0.01]
-    arrays = {
-        "order": order.numpy(),
-        "ellipsoids": ellipsoids.numpy(),
-        "nodes": nodes.numpy(),
-        "origins": warps(origins),
-        "directions": warps(directions),
-        "model": np.array(model, np.float32),
-    }
-    for name, array in arrays.items():
-        array.tofile(folder / name)
-    run = subprocess.run([program, folder], check=True, capture_output=True, text=True)
-    packets, rays, hits, others = map(int, run.stdout.split())
+    packets, rays, hits, others = trace(
+        program, folder, scene, warps(origins), warps(directions), t_min
+    )
     assert others == 0, f"{others} of {rays} rays"
     return hits, packets
 
 
-def warps(rays: Tensor) -> np.ndarray:
+def warps(rays: Tensor) -> Tensor:
     """[warps, 32, 3]: 8 x 4 each, those beyond the image NaN."""
     height, width = rays.shape[0] + -rays.shape[0] % 4, rays.shape[1] + -rays.shape[1] % 8
     padded = torch.full((height, width, 3), torch.nan)
     padded[: rays.shape[0], : rays.shape[1]] = rays
     tiles = padded.reshape(height // 4, 4, width // 8, 8, 3).transpose(1, 2)
-    return tiles.reshape(-1, 32, 3).contiguous().numpy()
+    return tiles.reshape(-1, 32, 3).contiguous()
 
 
 @pytest.mark.parametrize("name", HARD_SCENES)
@@ -99,6 +77,44 @@ def test_origins_that_differ_and_rays_across_the_axes(program, tmp_path):
         along = torch.zeros_like(directions)
         along[..., axis] = 1 - 2 * (axis % 2)
         assert together(program, tmp_path, scene, near, along)[1] == 24
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_directions_around_an_axis(program, tmp_path, axis):
+    """Signs change within a warp, at 0, -0 and what is too short to divide by."""
+    scene = random_gaussians(2000, low=(-3, -3, -3), high=(3, 3, 3), scales=(0.01, 0.2))
+    origins = torch.zeros(24, 32, 3)
+    small = torch.tensor([1e-2, 1e-7, 1e-35, 0.0])
+    small = torch.cat([-small, small.flip(0)]).repeat(4)
+    directions = torch.empty_like(origins)
+    directions[..., axis] = -0.5
+    directions[..., (axis + 1) % 3] = small
+    directions[..., (axis + 2) % 3] = small[:24, None]
+    origins[..., axis] = 0.1 * small[:24, None]
+    for t_min in (-math.inf, 0.01, 2.0):
+        hits, packets = together(program, tmp_path, scene, origins, directions, t_min)
+        assert packets == 24
+        assert hits > 100
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("shape", [(0.3, 0.3, 1e-6), (0.01, 0.3, 1e-6), (0.1, 0.1, 0.1)])
+def test_boxes_without_room(program, tmp_path, shape, offset):
+    """Boxes as thin as float32 has them around hits, also where coordinates are coarse."""
+    scene = shaped(shape, 2000)
+    scene.quats[:] = torch.tensor([1.0, 0, 0, 0])
+    scene.quats[::3] = torch.tensor([1.0, 1, 0, 0])
+    scene.means += offset * torch.tensor([1.0, -1, 0.5])
+    origins, directions = camera_rays(camera(32, 24, fov=20, pose=random_pose(4)), "cpu")
+    origins = origins + offset * torch.tensor([1.0, -1, 0.5])
+    towards = scene.means.mean(0) - origins[0, 0]
+    turned = directions - directions.mean((0, 1)) + towards / towards.norm()
+    for way in (1.0, -0.3):
+        hits, packets = together(
+            program, tmp_path, scene, origins, way * turned, 1.5 if way > 0 else -math.inf
+        )
+        assert packets == 24
+        assert hits > 100
 
 
 def test_rays_apart_are_no_packet(program, tmp_path):

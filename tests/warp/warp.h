@@ -9,11 +9,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -95,12 +98,17 @@ inline void run(const std::function<void(int)>& work) {
   for (int lane = 0; lane < kLanes; ++lane) {
     lanes[lane].is_done = lanes[lane].has_begun = false;
   }
+  // Between two operations lanes may run in any order.
+  std::mt19937 random(0);
+  std::array<int, kLanes> order;
+  std::iota(order.begin(), order.end(), 0);
   int left = kLanes;
   while (left > 0) {
+    std::shuffle(order.begin(), order.end(), random);
     const long before = operations;
     const int live = left;
     left = 0;
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (const int lane : order) {
       if (lanes[lane].is_done) continue;
       resume(lane);
       left += !lanes[lane].is_done;
@@ -125,6 +133,10 @@ inline uint32_t __reduce_min_sync(unsigned, uint32_t value) {
   const warp::Values all = warp::meet("__reduce_min_sync", value);
   return static_cast<uint32_t>(*std::min_element(all.begin(), all.end()));
 }
+inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
+  const warp::Values all = warp::meet("__reduce_max_sync", value);
+  return static_cast<uint32_t>(*std::max_element(all.begin(), all.end()));
+}
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
   uint64_t bits = 0;
@@ -134,9 +146,23 @@ T __shfl_sync(unsigned, T value, int from) {
   return value;
 }
 
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  return __shfl_sync(mask, value, static_cast<int>(threadIdx.x) ^ bits);
+}
+
+using std::max;
+using std::min;
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(unsigned bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline int32_t __float_as_int(float x) {
   int32_t bits;
   std::memcpy(&bits, &x, sizeof(bits));
   return bits;
+}
+inline float __int_as_float(int32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
 }

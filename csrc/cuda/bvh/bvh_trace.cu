@@ -1,13 +1,14 @@
 // Arbitrary rays through the tree on the GPU, in exact order.
 //
 // Schedule: a thread a ray, a warp 8 x 4 neighbours where the rays make up an image. A warp's rays
-// walk the tree together where they are nearly one (bvh_packet.cuh), else each for itself
-// (common/bvh_traversal.h) with its stack in local memory. Their sorted buffers are in shared
-// memory; what is blended goes to chunks of 16 from one pool. Cost: see there; 12 B of shared
-// memory a place, 4 B a hit to memory, with sh=ray 192 B of harmonics a hit from L2.
+// walk the tree together where they are nearly one (bvh_packet.cuh), their sorted buffers in shared
+// memory, else by groups of lanes, one after the other (bvh_group.cuh). What is blended goes to
+// chunks of 16 from one pool. Cost: see there; 12 B of shared memory a place of a packet's ray, 4 B
+// a hit to memory, with sh=ray 192 B of harmonics a hit from L2.
 #include <cub/device/device_scan.cuh>
 
 #include "cuda/bvh/bvh.cuh"
+#include "cuda/bvh/bvh_group.cuh"
 #include "cuda/bvh/bvh_packet.cuh"
 #include "cuda/ray_color.cuh"
 
@@ -16,7 +17,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 64;
-constexpr int kBlocks = 9;   // a multiprocessor: 23 KB of shared memory each, 112 registers a ray
+// A multiprocessor: 23 KB of shared memory each, and four warps to each of its quarters, which
+// leaves 128 registers a ray; nine blocks leave 96 and spill.
+constexpr int kBlocks = 8;
 constexpr int kPlaces = 24;  // more of them spare walks, fewer leave room for more warps
 
 struct RayTarget {
@@ -90,30 +93,141 @@ struct RayShader {
   }
 };
 
+// Gives a warp's rays to RayGroup and takes their hits, a lane a hit; a group's first lanes sum a
+// channel each, front to back.
+template <bool kShAtRay, bool kKeep>
+struct GroupShader {
+  const Scene& scene;
+  const RaySet& rays;
+  const float* t_min;
+  const StoredHits& hits;
+  const RayTarget& out;
+  int64_t width;
+  int64_t r = -1;  // the group's ray
+  float sum = 0;   // of the lane's channel
+  int32_t count = 0, chunk = kNoChunk;
+
+  __device__ __forceinline__ bool begin(int k, TracedRay* ray) {
+    const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
+    r = ray_of(warp * kWarp + k, rays.count, width);
+    sum = 0;
+    count = 0;
+    chunk = kNoChunk;
+    return r >= 0 && make_ray(rays.origin(r), rays.direction(r), t_min[r], ray);
+  }
+
+  __device__ __forceinline__ void blend(int owner, const TracedRay& ray, unsigned lanes,
+                                        int32_t gaussian, float tau, float alpha,
+                                        float transmittance, float (*sums)[kGroupPlaces]) {
+    const int lane = threadIdx.x % kWarp;
+    const Vec3<float>& view = kShAtRay ? ray.direction : ray.origin;
+    const bool is_hit = lanes >> lane & 1;
+    const Vec3<float> of_ray{__shfl_sync(kFullWarp, view.x, owner),
+                             __shfl_sync(kFullWarp, view.y, owner),
+                             __shfl_sync(kFullWarp, view.z, owner)};
+    float channel[kRaySums] = {};
+    if (is_hit) {
+      float basis[kMaxShCoeffs];
+      vector_basis(scene.sh_coeffs, kShAtRay ? of_ray : mean_of(scene, gaussian) - of_ray, basis);
+      const float weight = transmittance * alpha;
+      const Vec3<float> color = weight * ray_color(scene, gaussian, basis);
+      channel[0] = color.x;
+      channel[1] = color.y;
+      channel[2] = color.z;
+      channel[3] = weight;  // 1 - transmittance would lose the digits of faint rays
+      channel[4] = weight * tau;
+    }
+    if (lane < kGroupPlaces) {
+#pragma unroll
+      for (int c = 0; c < kRaySums; ++c) sums[c][lane] = channel[c];
+    }
+    __syncwarp();
+    const int mine = lane - owner;
+    if (mine >= 0 && mine < kRaySums) {
+      const float4* terms = reinterpret_cast<const float4*>(sums[mine]);
+#pragma unroll
+      for (int k = 0; k < kGroupPlaces / 4; ++k) {
+        const float4 four = terms[k];
+        sum = sum + four.x + four.y + four.z + four.w;
+      }
+    }
+    __syncwarp();
+    if (kKeep) store(owner, lanes, is_hit, gaussian);
+  }
+
+  // Each lane its hit. Those that come first in a chunk claim it.
+  __device__ __forceinline__ void store(int owner, unsigned lanes, bool is_hit, int32_t gaussian) {
+    const int lane = threadIdx.x % kWarp;
+    const int place = (__shfl_sync(kFullWarp, count, owner) + lane) % kChunkHits;
+    const int32_t present = __shfl_sync(kFullWarp, chunk, owner);
+    const bool opens = is_hit && place == 0;
+    const unsigned opening = __ballot_sync(kFullWarp, opens);
+    int32_t claimed = kNoChunk;
+    if (opens) claimed = static_cast<int32_t>(claim_chunk(hits.used));
+    // The chunk that was last opened by the lanes up to `last`.
+    const auto chunk_after = [&](int last) {
+      const unsigned before = opening & static_cast<unsigned>((1ull << (last + 1)) - 1);
+      const int32_t opened = __shfl_sync(kFullWarp, claimed, 31 - __clz(before));
+      return before != 0 ? opened : present;
+    };
+    const int32_t mine = chunk_after(lane), previous = chunk_after(lane - 1);
+    const int32_t latest = chunk_after(kWarp - 1);
+    const bool has_room = static_cast<uint32_t>(mine) < hits.capacity;
+    if (opens && has_room) hits.previous[mine] = previous;
+    if (is_hit && has_room) hits.pool[static_cast<int64_t>(mine) * kChunkHits + place] = gaussian;
+    if (lane / kGroup == owner / kGroup) {
+      chunk = latest;
+      count += __popc(lanes);
+    }
+  }
+
+  __device__ __forceinline__ void end(int lane, float transmittance) {
+    if (r < 0) return;
+    if (lane < 3) out.color[3 * r + lane] = sum;
+    if (lane == 3) out.opacity[r] = sum;
+    if (lane == 4) out.depth[r] = sum;
+    if (kKeep && lane == 5) {
+      out.transmittance[r] = transmittance;
+      hits.count[r] = count;
+      hits.last_chunk[r] = chunk;
+    }
+  }
+};
+
+// Of a warp's rays, in shared memory: of all together or of its groups.
+struct PacketMemory {
+  float tau[kPlaces * kWarp], alpha[kPlaces * kWarp];
+  int32_t leaf[kPlaces * kWarp];
+  PacketStack stack;
+};
+union WarpMemory {
+  PacketMemory packet;
+  GroupMemory group[kGroups];
+};
+
 template <bool kShAtRay, bool kKeep>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     ray_kernel(Scene scene, BvhView bvh, RaySet rays, const float* t_min, int64_t width,
                RayParams params, StoredHits hits, RayTarget out) {
-  __shared__ float taus[kPlaces * kThreads], alphas[kPlaces * kThreads];
-  __shared__ int32_t leaves[kPlaces * kThreads];
-  __shared__ PacketStack stacks[kThreads / kWarp];
+  __shared__ WarpMemory memories[kThreads / kWarp];
+  WarpMemory& memory = memories[threadIdx.x / kWarp];
+  const int lane = threadIdx.x % kWarp;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t r = ray_of(thread, rays.count, width);
   TracedRay ray{};
   bool goes_on = r >= 0 && make_ray(rays.origin(r), rays.direction(r), t_min[r], &ray);
+  if (!is_packet(bvh, ray, goes_on)) {
+    GroupShader<kShAtRay, kKeep> shader{scene, rays, t_min, hits, out, width};
+    RayGroup(bvh, params, memory.group).trace(shader);
+    return;
+  }
   RayShader<kShAtRay, kKeep> shader(scene, hits, ray);
-  RayHits<kPlaces> nearest(
-      bvh, ray, params, {taus + threadIdx.x, alphas + threadIdx.x, leaves + threadIdx.x, kThreads});
-  if (is_packet(bvh, ray, goes_on)) {
-    while (__any_sync(kFullWarp, goes_on)) {
-      walk_packet(bvh, ray, goes_on, nearest, stacks[threadIdx.x / kWarp]);
-      goes_on = goes_on && nearest.blend(shader);
-    }
-  } else {
-    while (goes_on) {
-      walk(bvh, ray, nearest);
-      goes_on = nearest.blend(shader);
-    }
+  PacketMemory& packet = memory.packet;
+  RayHits<kPlaces> nearest(bvh, ray, params,
+                           {packet.tau + lane, packet.alpha + lane, packet.leaf + lane, kWarp});
+  while (__any_sync(kFullWarp, goes_on)) {
+    walk_packet(bvh, ray, goes_on, nearest, packet.stack);
+    goes_on = goes_on && nearest.blend(shader);
   }
   if (r < 0) return;
   for (int c = 0; c < 3; ++c) out.color[3 * r + c] = shader.color[c];
