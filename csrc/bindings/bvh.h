@@ -8,7 +8,7 @@
 #include "bindings/tensors.h"
 #include "common/bvh.h"
 #include "common/bvh_ellipsoid.h"
-#include "common/bvh_traversal.h"
+#include "common/bvh_hits.h"
 
 namespace gart {
 

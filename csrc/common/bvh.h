@@ -194,7 +194,7 @@ GART_HD void choose_children(const BinaryTree& tree, int64_t i, int32_t* names) 
   for (; count < kBvhWidth; ++count) names[count] = kNoChild;
 }
 
-// Writes a node's children. Whole: a GPU's threads write pieces of lines.
+// Writes a node's children.
 GART_HD void fill_node(const BinaryTree& tree, const int32_t* names, BvhNode* node) {
   for (int k = 0; k < kBvhWidth; ++k) {
     const Box box = names[k] == kNoChild ? empty_box() : tree.box_of(names[k]);

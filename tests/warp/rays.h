@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/bvh_traversal.h"
+#include "cpu/bvh/bvh_traversal.h"
 
 namespace rays {
 

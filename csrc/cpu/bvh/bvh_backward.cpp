@@ -13,7 +13,7 @@
 
 #include "bindings/tensors.h"
 #include "common/bvh_gradients.h"
-#include "common/bvh_traversal.h"
+#include "common/bvh_hits.h"
 #include "cpu/backward_inputs.h"
 #include "cpu/bvh/bvh_inputs.h"
 #include "cpu/parallel.h"

@@ -1,6 +1,6 @@
 // Arbitrary rays through the tree on the CPU, in exact order.
 //
-// Schedule: rays in parallel, each walks the tree (common/bvh_traversal.h) and blends its hits.
+// Schedule: rays in parallel, each walks the tree (bvh_traversal.h) and blends its hits.
 // Cost: see there; 4 B a hit kept for the backward pass.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bindings/tensors.h"
-#include "common/bvh_traversal.h"
 #include "cpu/bvh/bvh_inputs.h"
+#include "cpu/bvh/bvh_traversal.h"
 #include "cpu/parallel.h"
 
 namespace gart {

@@ -14,7 +14,7 @@
 // are read, in a sixth as many steps, and a quarter more leaves are tested than any ray meets.
 #pragma once
 
-#include "common/bvh_traversal.h"
+#include "common/bvh_hits.h"
 #include "cuda/warp.cuh"
 
 namespace gart {

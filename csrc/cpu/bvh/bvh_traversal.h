@@ -1,4 +1,5 @@
-// One ray's walks through the tree, nearer children first: see bvh_hits.h for what it looks for.
+// One ray's walks through the tree, nearer children first: see common/bvh_hits.h for what it looks
+// for.
 #pragma once
 
 #include "common/bvh_hits.h"
@@ -6,10 +7,9 @@
 namespace gart {
 
 // Sorts two children, the nearer first.
-template <typename T>
-GART_HD void order_two(T* near, int32_t* names, int a, int b) {
+inline void order_two(float* near, int32_t* names, int a, int b) {
   const bool swap = near[b] < near[a];
-  const T n = near[a];
+  const float n = near[a];
   const int32_t c = names[a];
   near[a] = swap ? near[b] : near[a];
   names[a] = swap ? names[b] : names[a];
@@ -17,8 +17,7 @@ GART_HD void order_two(T* near, int32_t* names, int a, int b) {
   names[b] = swap ? c : names[b];
 }
 
-template <typename T>
-GART_HD void order_children(T* near, int32_t* names) {
+inline void order_children(float* near, int32_t* names) {
   order_two(near, names, 0, 1);
   order_two(near, names, 2, 3);
   order_two(near, names, 0, 2);
@@ -28,7 +27,7 @@ GART_HD void order_children(T* near, int32_t* names) {
 
 // Once through the tree, as far as `hits` go.
 template <typename Hits>
-GART_HD void walk(const BvhView& bvh, const TracedRay& ray, Hits& hits) {
+inline void walk(const BvhView& bvh, const TracedRay& ray, Hits& hits) {
   int32_t stack_name[kBvhStack];
   float stack_near[kBvhStack];
   int depth = 0;
@@ -42,7 +41,7 @@ GART_HD void walk(const BvhView& bvh, const TracedRay& ray, Hits& hits) {
       int32_t names[kBvhWidth];
       int inner = 0;
       for (int k = 0; k < kBvhWidth; ++k) {
-        const BvhChild child = load_whole(node->child + k);
+        const BvhChild& child = node->child[k];
         const Interval in = interval(ray, child.plane);
         const bool meets = hits.meets(in);
         if (meets && child.name < 0) hits.visit(~child.name, in);
