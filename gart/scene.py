@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 SH_DEGREES = {1: 0, 4: 1, 9: 2, 16: 3}
 """Spherical-harmonics coefficients per channel -> degree."""
+SH_C0 = 0.5 / math.sqrt(math.pi)
+"""Value of the constant spherical harmonic."""
 
 
 @dataclass

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kTilePixels)
   __shared__ float4 window[2][kShAtRay ? 1 : kWindow];
   __shared__ __align__(16) char ring[2][kRing * kSlotStride];
   extern __shared__ uint32_t chunk_tables[];
-  const int tile = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int tile = lists.order[blockIdx.x], w = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int x = (tile % rays.tiles_x) * kTraceTile + (lane & 7);
   const int y = (tile / rays.tiles_x) * kTraceTile + 4 * w + (lane >> 3);
   const int64_t begin = lists.offset[tile];

@@ -94,6 +94,18 @@ class StageTimer {
   std::vector<cudaEvent_t> events_;
 };
 
+// How many blocks of a kernel the current device runs at once.
+template <typename Kernel>
+int resident_blocks(Kernel kernel, int threads) {
+  int device = 0, processors = 0, each = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0),
+             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return processors * (each > 0 ? each : 1);
+}
+
 inline unsigned blocks_for(int64_t count, int threads) {
   return static_cast<unsigned>((count + threads - 1) / threads);
 }

@@ -53,13 +53,16 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
       int found = 0;
       float limit = kInfinity, product = p.transmittance;
       uint32_t farthest = 0;  // bits of the largest tau found
+      uint32_t next = lane < n ? list[lane] : 0;
       for (int b = 0; b * kWarp < n; ++b) {
         if (bound[b * kWarp] > limit) break;
         const int index = b * kWarp + lane;
+        const uint32_t record = next;
+        if (index + kWarp < n) next = list[index + kWarp];
         bool take = false;
         uint2 mine = make_uint2(0, 0);
         if (index < n) {
-          const RayRecord<float> g = load_record(records.record, list[index]);
+          const RayRecord<float> g = load_record(records.record, record);
           const Response<float> e = respond(g, xy.x, xy.y);
           const float l = log2_alpha(g, e);
           take = l >= params.log2_alpha_min && e.tau >= params.near && e.tau <= limit &&
@@ -146,8 +149,9 @@ void redo_flagged(const Scene& scene, const Rays& rays, const Params& params,
   const auto kernel = params.sh_at_ray
                           ? (keep ? exact_kernel<true, true> : exact_kernel<true, false>)
                           : (keep ? exact_kernel<false, true> : exact_kernel<false, false>);
-  kernel<<<132 * 4, kExactWarps * kWarp, 0, stream>>>(scene, rays, params, records, lists, hits,
-                                                      target, max_hits);
+  const int blocks = resident_blocks(kernel, kExactWarps * kWarp);
+  kernel<<<blocks, kExactWarps * kWarp, 0, stream>>>(scene, rays, params, records, lists, hits,
+                                                     target, max_hits);
   check_launch("exact_kernel");
 }
 

@@ -93,6 +93,26 @@ int64_t HitStorage::send_counts(cudaStream_t stream) const {
   return ticket;
 }
 
+Records stored_records(const tvm::ffi::Array<Tensor>& state) {
+  return {reinterpret_cast<float4*>(data<float>(state[0])),
+          reinterpret_cast<float4*>(data<float>(state[1]))};
+}
+
+TileLists stored_lists(const tvm::ffi::Array<Tensor>& state) {
+  return {data<int64_t>(state[2]), reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
+          data<float>(state[4]), data<int32_t>(state[5])};
+}
+
+HitStorage stored_hits(const tvm::ffi::Array<Tensor>& state) {
+  std::vector<Tensor> kept;
+  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[kListTensors + k]);
+  return HitStorage(kept);
+}
+
+const int64_t* stored_ticket(const tvm::ffi::Array<Tensor>& state) {
+  return data<int64_t>(state[kListTensors + kStorageTensors]);
+}
+
 int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles) {
   unsigned long long used[kCounts];
   bool found = false;

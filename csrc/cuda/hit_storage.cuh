@@ -29,6 +29,14 @@ class HitStorage {
 };
 constexpr int kStorageTensors = 7;
 
+// What is in trace_forward's state: record, color, offset, list, bound and order, the storage, and
+// the ticket [2] of its counts with the longest list.
+constexpr int kListTensors = 6;
+Records stored_records(const tvm::ffi::Array<Tensor>& state);
+TileLists stored_lists(const tvm::ffi::Array<Tensor>& state);
+HitStorage stored_hits(const tvm::ffi::Array<Tensor>& state);
+const int64_t* stored_ticket(const tvm::ffi::Array<Tensor>& state);
+
 // Chunks used by the frame behind `ticket`; waits for that frame only, and remembers it for
 // expected_chunks.
 int64_t received_chunks(int64_t ticket, const HitStorage& storage, int64_t tiles);

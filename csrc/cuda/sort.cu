@@ -2,11 +2,11 @@
 // certificate: for each batch of 32 entries the least possible tau of that batch and all later
 // ones.
 //
-// Schedule: a block per tile. Lists up to kLimit<class> are sorted in shared memory: keys fall into
-// bins linear in the float's bits (tau is positive), a scan gives every bin its place, and inside a
-// bin each entry counts the smaller ones. Longer lists are sorted in place by a bitonic network in
-// global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 8 B written an entry,
-// ~60 operations an entry.
+// Schedule: a block per tile. Lists up to the largest class are sorted in shared memory: keys fall
+// into bins linear in the float's bits (tau is positive), a scan gives every bin its place, and
+// inside a bin each entry counts the smaller ones. Longer lists are sorted in place by a bitonic
+// network in global memory, one block each: slow, rare, never wrong. Cost: 12 B read and 8 B
+// written an entry, ~60 operations an entry.
 #include "cuda/bitonic.cuh"
 #include "cuda/tile_lists.cuh"
 
@@ -52,13 +52,23 @@ __device__ __forceinline__ void suffix_minima(const float* bounds, int64_t n, fl
 }
 
 template <int kThreads, int kCapacity, int kBins>
+struct SortMemory {
+  uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1];
+  float entry_bound[kCapacity], warp_least[kThreads / kWarp];
+  uint32_t least, most, warp_sum[kThreads / kWarp];
+};
+
+template <int kThreads, int kCapacity, int kBins>
 __global__ void __launch_bounds__(kThreads) sort_kernel(const int64_t* offset, const Entry* entries,
                                                         int above, uint32_t* list, float* bound) {
   constexpr int kEach = kCapacity / kThreads;
   constexpr int kBinsEach = kBins / kThreads;
-  __shared__ uint32_t key[kCapacity], record[kCapacity], bin_begin[kBins + 1];
-  __shared__ float entry_bound[kCapacity], warp_least[kThreads / kWarp];
-  __shared__ uint32_t least, most, warp_sum[kThreads / kWarp];
+  extern __shared__ uint32_t memory[];
+  auto& shared = *reinterpret_cast<SortMemory<kThreads, kCapacity, kBins>*>(memory);
+  uint32_t *const key = shared.key, *const record = shared.record,
+                  *const bin_begin = shared.bin_begin, *const warp_sum = shared.warp_sum;
+  float *const entry_bound = shared.entry_bound, *const warp_least = shared.warp_least;
+  uint32_t &least = shared.least, &most = shared.most;
   const int tile = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
   const int64_t begin = offset[tile];
   const int64_t length = offset[tile + 1] - begin;
@@ -160,23 +170,37 @@ __global__ void __launch_bounds__(1024)
   suffix_minima(bound + begin, n, warp_least, bound + begin);
 }
 
+// Sorts the lists longer than `above` that fit.
+template <int kThreads, int kCapacity, int kBins>
+void sort_up_to(int tiles, const int64_t* offset, const Entry* entries, int above, uint32_t* list,
+                float* bound, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(SortMemory<kThreads, kCapacity, kBins>);
+  const auto kernel = sort_kernel<kThreads, kCapacity, kBins>;
+  if (kBytes > 48 * 1024) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+               "cudaFuncSetAttribute (sort_kernel)");
+  }
+  kernel<<<tiles, kThreads, kBytes, stream>>>(offset, entries, above, list, bound);
+  check_launch("sort_kernel");
+}
+
 }  // namespace
 
 void sort_entries(int tiles, const int64_t* offset, Entry* entries, int64_t longest, uint32_t* list,
                   float* bound, cudaStream_t stream) {
   if (longest == 0) return;
-  sort_kernel<64, 256, 256><<<tiles, 64, 0, stream>>>(offset, entries, 0, list, bound);
-  check_launch("sort_kernel (256)");
-  if (longest > 256) {
-    sort_kernel<128, 1024, 512><<<tiles, 128, 0, stream>>>(offset, entries, 256, list, bound);
-    check_launch("sort_kernel (1024)");
-  }
+  sort_up_to<64, 256, 256>(tiles, offset, entries, 0, list, bound, stream);
+  if (longest > 256) sort_up_to<128, 1024, 512>(tiles, offset, entries, 256, list, bound, stream);
   if (longest > 1024) {
-    sort_kernel<512, 3072, 1024><<<tiles, 512, 0, stream>>>(offset, entries, 1024, list, bound);
-    check_launch("sort_kernel (3072)");
+    sort_up_to<512, 3072, 1024>(tiles, offset, entries, 1024, list, bound, stream);
   }
+  // 96 KB of shared memory, which every GPU since compute capability 8.0 gives a block.
+  constexpr int kLargest = 7168;
   if (longest > 3072) {
-    sort_long_kernel<<<tiles, 1024, 0, stream>>>(offset, entries, 3072, list, bound);
+    sort_up_to<1024, kLargest, 2048>(tiles, offset, entries, 3072, list, bound, stream);
+  }
+  if (longest > kLargest) {
+    sort_long_kernel<<<tiles, 1024, 0, stream>>>(offset, entries, kLargest, list, bound);
     check_launch("sort_long_kernel");
   }
 }

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kTilePixels)
   __shared__ float pixel_basis[kShAtRay ? kTilePixels * kBasisStride : 1];
   __shared__ int extent[3];  // rows of the longest pixel; first and last entry of the window
   __shared__ uint32_t scan_sum[2];
-  const int tile = blockIdx.x, p = threadIdx.x, w = p >> 5, lane = p & 31;
+  const int tile = lists.order[blockIdx.x], p = threadIdx.x, w = p >> 5, lane = p & 31;
   const int64_t slot = static_cast<int64_t>(tile) * kTilePixels + p;
   const int count = hits.count[slot];
   if (p == 0) extent[0] = 0;

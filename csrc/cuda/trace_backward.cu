@@ -33,20 +33,14 @@ OutputGradients output_gradients(const Rays& rays, const TensorView& grad_color,
 
 SavedState saved_state(const Scene& scene, const Rays& rays, const Params& params,
                        const tvm::ffi::Array<Tensor>& state, const DeviceScope& scope) {
-  constexpr int kBefore = 5;  // record, color, offset, list, bound
-  if (state.size() != kBefore + kStorageTensors + 1) {
-    TVM_FFI_THROW(ValueError) << "state has " << state.size() << " tensors; expected "
-                              << kBefore + kStorageTensors + 1;
+  constexpr int kTensors = kListTensors + kStorageTensors + 1;
+  if (state.size() != kTensors) {
+    TVM_FFI_THROW(ValueError) << "state has " << state.size() << " tensors; expected " << kTensors;
   }
-  const Records records{reinterpret_cast<float4*>(data<float>(state[0])),
-                        reinterpret_cast<float4*>(data<float>(state[1]))};
-  const TileLists lists{data<int64_t>(state[2]),
-                        reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
-                        data<float>(state[4])};
-  std::vector<Tensor> kept;
-  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[kBefore + k]);
-  HitStorage storage(kept);
-  const int64_t* ticket = data<int64_t>(state[kBefore + kStorageTensors]);
+  const Records records = stored_records(state);
+  const TileLists lists = stored_lists(state);
+  HitStorage storage = stored_hits(state);
+  const int64_t* ticket = stored_ticket(state);
   const int64_t tiles = rays.tiles();
   const int64_t chunks = received_chunks(ticket[0], storage, tiles);
   if (chunks > static_cast<int64_t>(storage.view().capacity)) {

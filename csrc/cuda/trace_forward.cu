@@ -20,26 +20,50 @@ namespace cuda {
 namespace {
 
 constexpr int kScanThreads = 1024;
+constexpr int kLengths = 48;  // classes of list lengths, two to an octave
 
 struct Counts {
   int64_t entries, longest;
   unsigned long long big_items;
 };
 
-// Exclusive sum of the tiles' entry counts, their total and their maximum, by one block.
+// 0 for no entries; the class of the longest lists holds whatever is longer.
+__device__ __forceinline__ int length_class(int entries) {
+  if (entries == 0) return 0;
+  const uint32_t bits = __float_as_uint(static_cast<float>(entries)) >> 22;
+  return min(static_cast<int>(bits) - 2 * 127 + 1, kLengths - 1);
+}
+
+// Adds 1 to a counter in shared memory for every thread of the warp whose `key` is at least 0,
+// lanes with equal keys together, and returns what was there before that thread's.
+__device__ __forceinline__ int count_key(int* counters, int key) {
+  const int lane = threadIdx.x & 31;
+  const unsigned same = __match_any_sync(kFullWarp, key);
+  const int leader = __ffs(same) - 1;
+  int before = 0;
+  if (key >= 0 && lane == leader) before = atomicAdd(&counters[key], __popc(same));
+  return __shfl_sync(kFullWarp, before, leader) + __popc(same & ((1u << lane) - 1));
+}
+
+// Exclusive sum of the tiles' entry counts, their total and their maximum, and the tiles in the
+// order in which the passes over them begin: long lists first, or a block that begins late works
+// alone at the end. Neighbours stay together where their lists are about as long. By one block.
 __global__ void __launch_bounds__(kScanThreads)
-    scan_tiles_kernel(const int32_t* count, int tiles, int64_t* offset,
+    scan_tiles_kernel(const int32_t* count, int tiles, int64_t* offset, int32_t* order,
                       const unsigned long long* big_items, Counts* out) {
   using Scan = cub::BlockScan<int64_t, kScanThreads>;
   __shared__ typename Scan::TempStorage storage;
-  __shared__ int longest;
+  __shared__ int longest, of_length[kLengths];
+  if (threadIdx.x < kLengths) of_length[threadIdx.x] = 0;
   if (threadIdx.x == 0) longest = 0;
+  __syncthreads();
   int most = 0;
   int64_t before = 0;  // entries of the tiles scanned so far
   for (int base = 0; base < tiles; base += kScanThreads) {
     const int t = base + threadIdx.x;
     const int mine = t < tiles ? count[t] : 0;
     most = max(most, mine);
+    count_key(of_length, t < tiles ? length_class(mine) : -1);
     int64_t begin, sum;
     Scan(storage).ExclusiveSum(int64_t{mine}, begin, sum);
     if (t < tiles) offset[t] = before + begin;
@@ -47,7 +71,18 @@ __global__ void __launch_bounds__(kScanThreads)
     __syncthreads();
   }
   atomicMax(&longest, most);
+  int place = 0;  // of the first tile of a class
+  if (threadIdx.x < kLengths) {
+    for (int k = threadIdx.x + 1; k < kLengths; ++k) place += of_length[k];
+  }
   __syncthreads();
+  if (threadIdx.x < kLengths) of_length[threadIdx.x] = place;
+  __syncthreads();
+  for (int base = 0; base < tiles; base += kScanThreads) {
+    const int t = base + threadIdx.x;
+    const int at = count_key(of_length, t < tiles ? length_class(count[t]) : -1);
+    if (t < tiles) order[at] = t;
+  }
   if (threadIdx.x == 0) {
     offset[tiles] = before;
     *out = {before, longest, *big_items};
@@ -62,9 +97,9 @@ Counts* pinned_counts() {
 }
 
 // Returns what csrc/cpu/trace_forward.cpp returns up to `stats` (zero times and counts unless
-// `timed`); the state is record [R,12], color [R,4], offset [T+1], list [P], bound, then hit
-// storage: pool, table, warp_table, own_chunk, count, transmittance, used [2], ticket [2] (CPU: the
-// counts' page-locked slot, the longest list).
+// `timed`); the state is record [R,12], color [R,4], offset [T+1], list [P], bound [P],
+// order [T], then hit storage: pool, table, warp_table, own_chunk, count, transmittance, used [2],
+// ticket [2] (CPU: the counts' page-locked slot, the longest list).
 tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, TensorView log_scales,
                                       TensorView opacity_logits, TensorView sh, TensorView c2w,
                                       tvm::ffi::Array<Tensor> ray_tensors, double alpha_min,
@@ -96,6 +131,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
       {record_count, static_cast<int64_t>(sizeof(RecordSpan) / sizeof(int32_t))});
   RecordSpan* span = reinterpret_cast<RecordSpan*>(data<int32_t>(spans));
   Tensor offset = scope.empty<int64_t>({tiles + 1});
+  Tensor order = scope.empty<int32_t>({tiles});
   Tensor device_counts = scope.empty<int64_t>({sizeof(Counts) / sizeof(int64_t)});
   Counts* counts = pinned_counts();
   static std::atomic<int64_t> big_hint{1 << 14};
@@ -113,7 +149,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
            static_cast<unsigned long long>(capacity)};
     count_entries(scene, rays, params, records, span, tile_count, big, stream);
     scan_tiles_kernel<<<1, kScanThreads, 0, stream>>>(
-        tile_count, static_cast<int>(tiles), data<int64_t>(offset), big.count,
+        tile_count, static_cast<int>(tiles), data<int64_t>(offset), data<int32_t>(order), big.count,
         reinterpret_cast<Counts*>(data<int64_t>(device_counts)));
     check_launch("scan_tiles_kernel");
     check_cuda(cudaMemcpyAsync(counts, device_counts.data_ptr(), sizeof(Counts),
@@ -142,7 +178,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
   timer.mark();
 
   const TileLists lists{data<int64_t>(offset), reinterpret_cast<uint32_t*>(data<int32_t>(list)),
-                        data<float>(bound)};
+                        data<float>(bound), data<int32_t>(order)};
   HitStorage storage(scope, tiles, keep_hits ? expected_chunks(tiles) : 0, keep_hits);
   Tensor out_color = scope.empty<float>({rays.height, rays.width, 3});
   Tensor out_opacity = scope.empty<float>({rays.height, rays.width});
@@ -176,7 +212,7 @@ tvm::ffi::Array<Tensor> trace_forward(TensorView means, TensorView quats, Tensor
     s[7] = keep_hits ? storage.bytes_used(tiles) : 0.0;
   }
   tvm::ffi::Array<Tensor> result{out_color, out_opacity, out_depth, stats, record,
-                                 color,     offset,      list,      bound};
+                                 color,     offset,      list,      bound, order};
   for (const Tensor& t : storage.tensors()) result.push_back(t);
   result.push_back(ticket);
   return result;

@@ -55,20 +55,8 @@ __global__ void __launch_bounds__(kTilePixels)
 
 // Whether trace_forward's state holds all hits of its frame.
 bool complete(const Rays& rays, const tvm::ffi::Array<Tensor>& state, const HitStorage& storage) {
-  const int64_t* ticket = data<int64_t>(state[5 + kStorageTensors]);
-  return received_chunks(ticket[0], storage, rays.tiles()) <=
+  return received_chunks(stored_ticket(state)[0], storage, rays.tiles()) <=
          static_cast<int64_t>(storage.view().capacity);
-}
-
-HitStorage stored_hits(const tvm::ffi::Array<Tensor>& state) {
-  std::vector<Tensor> kept;
-  for (int k = 0; k < kStorageTensors; ++k) kept.push_back(state[5 + k]);
-  return HitStorage(kept);
-}
-
-TileLists stored_lists(const tvm::ffi::Array<Tensor>& state) {
-  return {data<int64_t>(state[2]), reinterpret_cast<uint32_t*>(data<int32_t>(state[3])),
-          data<float>(state[4])};
 }
 
 // Offsets [H*W + 1] and Gaussians, from trace_forward's state. Fails where the frame's hits did not

@@ -140,6 +140,7 @@ struct TileLists {
   const int64_t* offset;   // [T + 1]
   const uint32_t* record;  // [P]
   const float* bound;      // [P] least tau of the entry and all later ones of its tile
+  const int32_t* order;    // [T] tiles, long lists first: in which the blocks of a pass begin
 };
 
 // Host functions, one per file.

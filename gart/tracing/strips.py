@@ -104,7 +104,7 @@ def remember(state: Sequence[Tensor], grid: RayGrid) -> None:
     On a GPU these are what was allocated; what is in them the host does not know.
     """
     on_gpu, device = grid.ray_xy.is_cuda, grid.ray_xy.device
-    listed, hits = (state[3], state[5]) if on_gpu else (state[4], state[7])
+    listed, hits = (state[3], state[6]) if on_gpu else (state[4], state[7])
     pixels = grid.ray_xy.shape[0] * grid.ray_xy.shape[1]
     load = _loads.get(device, Load())
     _loads[device] = load.covering(listed.numel() / pixels, hits.numel() / pixels, on_gpu)

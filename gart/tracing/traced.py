@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from gart.native import library
@@ -33,3 +34,20 @@ class Traced(NamedTuple):
         """The rendering model, in csrc's order."""
         s = self.settings
         return [s.alpha_min, s.alpha_max, s.transmittance_min, s.near, s.sh == "ray"]
+
+    def with_constant_colors(self, sh: Tensor) -> Traced:
+        """The same image of the same Gaussians, but for their harmonics [N, 1, 3], all zeros."""
+        state = list(self.state)
+        if sh.is_cuda and self.settings.sh != "ray":
+            state[1] = torch.full_like(state[1], 0.5)  # colours at the means' directions
+        return self._replace(scene=[*self.scene[:4], sh], state=state)
+
+    def color_gradient(self, by_color: Tensor) -> Tensor:
+        """Gradient by the harmonics [N, K, 3], given that by the colour [H, W, 3]."""
+        none = by_color.new_empty(0)
+        outputs = [by_color.contiguous(), none, none]
+        threads = torch.get_num_threads()
+        found: Tensor = self.native.trace_backward(
+            *self.inputs(), *outputs, *self.constants(), "primitive", threads
+        )[4]
+        return found

@@ -24,7 +24,12 @@ from gart.tracing.traced import Traced
 from gart.tracing.tree_images import trace_by_tree
 
 
-def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None) -> Rendering:
+def trace(
+    gaussians: Gaussians,
+    camera: Camera,
+    settings: TraceSettings | None = None,
+    kept: list[Traced] | None = None,
+) -> Rendering:
     """Trace every pixel's ray through the scene, in exact order along each ray.
 
     Args:
@@ -33,6 +38,8 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
         camera: any lens, shutter and aperture; its pose is not differentiated where tile lists
             serve, which they do for whatever `ray_grid.fits_tiles`. The tree traces all others.
         settings: defaults to `TraceSettings()`.
+        kept: takes what `blending_sums` needs to do without tracing the image again, where tile
+            lists serve, the image is traced in one piece and a tensor takes gradients.
 
     Returns:
         Rendering on the scene's device: colour without background, opacity, expected depth.
@@ -58,6 +65,8 @@ def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None =
         outputs: tuple[Tensor, Tensor, Tensor] = _Trace.apply(
             rays, c2w, settings, keep_hits, *scene
         )
+        if kept is not None and keep_hits and rays is grid:
+            kept.append(_traced(outputs[0].grad_fn))
         return outputs
 
     color, opacity, blended = strips.trace(trace_grid, grid, settings, *scene)
@@ -149,12 +158,9 @@ class _Trace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        scene = _scene_arguments(saved[:5])
-        box_tensors, state = saved[5 : 5 + ctx.box_count], list(saved[5 + ctx.box_count :])
-        settings = ctx.settings
-        traced = Traced(ctx.grid, ctx.c2w, settings, scene, state)
-        outputs = [scene[0].new_empty(0) if g is None else g.contiguous() for g in grads]
+        traced, settings = _traced(ctx), ctx.settings
+        box_tensors = ctx.saved_tensors[5 : 5 + ctx.box_count]
+        outputs = [traced.scene[0].new_empty(0) if g is None else g.contiguous() for g in grads]
         with ctx.recorder or nullcontext():
             with stages.stage("backward"):
                 if box_tensors:
@@ -170,6 +176,13 @@ class _Trace(torch.autograd.Function):
             if stages.active() is not None:
                 _count_additions(traced, float(ctx.stats[5]))
         return (None, None, None, None, *gradients)
+
+
+def _traced(ctx: Any) -> Traced:
+    """What `_Trace` has saved in its context, which autograd knows as the outputs' `grad_fn`."""
+    saved = ctx.saved_tensors
+    scene, state = _scene_arguments(saved[:5]), list(saved[5 + ctx.box_count :])
+    return Traced(ctx.grid, ctx.c2w, ctx.settings, scene, state)
 
 
 def _count_additions(traced: Traced, hits: float) -> None:

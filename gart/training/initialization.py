@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -11,11 +9,9 @@ from torch import Tensor
 from gart.cameras import Camera
 from gart.capture import Capture, View
 from gart.errors import GartError
-from gart.scene import Gaussians
+from gart.scene import SH_C0, Gaussians
 from gart.training.config import TrainConfig
 
-SH_C0 = 0.5 / math.sqrt(math.pi)
-"""Value of the constant spherical harmonic."""
 NEAREST_SHARE, FARTHEST_SHARE = 1e-3, 0.1
 """A first scale is at least 0.001 of the median one (duplicate points) and at most 0.1 of the
 distance to the nearest camera (stray points must not cover a view)."""

@@ -18,6 +18,7 @@ from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace, trace_rays
 from gart.tracing.gradients import gradients
+from gart.tracing.traced import Traced
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
 from gart.training.exposure import Exposures
@@ -141,6 +142,7 @@ class Trainer:
         if self.config.background == "random":
             background = torch.rand(3, generator=self._generator, device=self.device)
 
+        kept: list[Traced] | None = [] if self._strategy.wants_hits(iteration) else None
         with self._naming(f"the forward pass of view {view.name}"):
             leaves = self._traced_scene(iteration)
             if refined:
@@ -153,7 +155,7 @@ class Trainer:
                 # Strategies see the lens that the capture gives, whose ray grid is at hand.
                 view = replace(view, camera=refined.posed(number))
             else:
-                image = trace(leaves, view.camera, self._settings)
+                image = trace(leaves, view.camera, self._settings, kept)
         with stage("loss"), self._naming(f"the loss of view {view.name}"):
             rendering = Rendering(
                 image.color.detach(), image.opacity.detach(), image.depth.detach()
@@ -182,8 +184,11 @@ class Trainer:
             traced = leaves.map(Tensor.detach)
             del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity, found
         with stage("strategy"), self._naming("scoring"):
-            self._strategy.observe(Observation(iteration, view, seen, background, traced, grads))
-            del seen, traced
+            hits = kept.pop() if kept else None
+            self._strategy.observe(
+                Observation(iteration, view, seen, background, traced, grads, hits)
+            )
+            del seen, traced, hits
 
         with stage("optimiser"), self._naming("Adam"):
             if refined:

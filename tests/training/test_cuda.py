@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from gart.rendering import Rendering
-from gart.tracing import TraceSettings
+from gart.tracing import TraceSettings, trace
+from gart.tracing.blending import blending_sums
 from gart.training import TrainConfig, Trainer, trainer
 from gart.training.exposure import Exposures
 from gart.training.filter3d import SamplingFilter, smooth, smooth_backward
@@ -231,3 +232,16 @@ def test_adc_and_exposures_do_not_wait(make_gaussians, camera_at):
     finally:
         torch.cuda.set_sync_debug_mode(before)
     assert exposures.tensors["steps"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("sh", ["ray", "center"])
+def test_hits_that_were_kept_give_the_moments_of_a_second_trace(make_gaussians, camera_at, sh):
+    scene, camera = make_gaussians(400).to("cuda"), camera_at(0.3)
+    settings, kept = TraceSettings(sh=sh), []
+    scene = scene.map(lambda t: t.requires_grad_())
+    trace(scene, camera, settings, kept)
+    weights = torch.rand(camera.height, camera.width, 3, device="cuda")
+    found = blending_sums(scene, camera, weights, settings, kept[0])
+    again = blending_sums(scene, camera, weights, settings)
+    torch.testing.assert_close(found, again, rtol=1e-4, atol=1e-5)
+    assert found.count_nonzero() > 300

@@ -216,6 +216,30 @@ def test_moments_are_sums_over_blended_pixels(make_gaussians, camera_at):
         torch.testing.assert_close(found[row], sums, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["hits", "aabb"])
+@pytest.mark.parametrize("sh", ["ray", "center", "linear"])
+def test_hits_that_were_kept_give_the_same_moments(make_gaussians, camera_at, sh, layout):
+    scene, camera = make_gaussians(30), camera_at(0.3)
+    settings = TraceSettings(sh=sh, lt_layout=layout)
+    seen, kept = observation(scene, camera), []
+    trace(scene.map(lambda t: t.requires_grad_()), camera, settings, kept)
+    found = view_moments(replace(seen, hits=kept[0]), settings)
+    torch.testing.assert_close(found, view_moments(seen, settings), rtol=1e-5, atol=0)
+    assert found[:, 2].count_nonzero() > 10
+
+
+def test_hits_are_kept_where_there_are_gradients_and_no_strips(make_gaussians, camera_at):
+    scene, camera = make_gaussians(30), camera_at(0.3)
+    kept = []
+    trace(scene, camera, TraceSettings(), kept)
+    assert not kept
+    scene = scene.map(lambda t: t.requires_grad_())
+    trace(scene, camera, TraceSettings(tracer="bvh"), kept)
+    assert not kept
+    trace(scene, camera, TraceSettings(), kept)
+    assert len(kept) == 1
+
+
 def test_scores_are_weighted_squared_deviations():
     w, e = torch.rand(50, generator=rng(1)), torch.rand(50, generator=rng(2))
     moments = torch.stack([(w * e**2).sum(), (w * e).sum(), w.sum()])

@@ -47,6 +47,10 @@ class Adc:
         self._config, self._schedule, self._extent = config, schedule, extent
         self._reset(scene)
 
+    def wants_hits(self, iteration: int) -> bool:
+        """Never."""
+        return False
+
     @torch.no_grad()
     def observe(self, seen: Observation) -> None:
         """Add the gradient of this view's image plane."""

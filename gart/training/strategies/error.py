@@ -7,30 +7,27 @@ A Gaussian's score is what the errors of the pixels it blends vary by, over seve
 with w_p its blending weight T alpha in pixel p and e_p that pixel's mean absolute error. A uniform
 error is one of its colour, which it can mend alone; a varying one asks for more Gaussians. (LiteGS
 takes the variance over fragments, FastGS counts pixels of large error.) The three sums are one
-backward pass: the gradient of a Gaussian's colour by an image G is sum_p w_p G_p, so a scene of
-constant colours, with (e^2, e, 1) as the gradient of its rendering, has them.
+more backward pass through the hits of the image (gart/tracing/blending.py).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gart.scene import Gaussians
-from gart.tracing import TraceSettings, trace
-from gart.tracing.gradients import gradients
+from gart.tracing import TraceSettings
+from gart.tracing.blending import blending_sums
 from gart.training.config import TrainConfig
-from gart.training.initialization import SH_C0
 from gart.training.optimizer import Adam
 from gart.training.schedule import Schedule
 from gart.training.strategies.strategy import Observation, append, prune, rotated
 
 SCORED_VIEWS = 10
 """Iterations before a densification whose views are scored, each at about the cost of another
-iteration's tracing."""
+backward pass."""
 IDLE_EPOCHS = 2
 """A Gaussian that so many times all views' number of scored views blended nothing of is removed."""
 
@@ -55,18 +52,21 @@ class ErrorGrowth:
         settings: TraceSettings,
     ) -> None:
         self._config, self._schedule, self._views = config, schedule, views
-        # Constant colours are the same at any direction.
-        self._settings = replace(settings, sh="center")
+        self._settings = settings
         n, device = len(scene), scene.device
         self.tensors = {
             "moments": torch.zeros(n, 3, device=device),
             "idle": torch.zeros(n, device=device),
         }
 
+    def wants_hits(self, iteration: int) -> bool:
+        """Where views are scored: when a densification is near."""
+        next_ones = range(iteration, iteration + SCORED_VIEWS)
+        return any(self._schedule.densifies(number) for number in next_ones)
+
     def observe(self, seen: Observation) -> None:
         """Score this view, when a densification is near."""
-        next_ones = range(seen.iteration, seen.iteration + SCORED_VIEWS)
-        if not any(self._schedule.densifies(iteration) for iteration in next_ones):
+        if not self.wants_hits(seen.iteration):
             return
         moments = view_moments(seen, self._settings)
         self.tensors["moments"] += moments
@@ -107,12 +107,7 @@ def view_moments(seen: Observation, settings: TraceSettings) -> Tensor:
         weights = torch.stack([error.square(), error, torch.ones_like(error)], 2)
         if photograph.mask.numel():
             weights *= photograph.mask[..., None]
-    # Colour 1/2: away from the clamp at 0, beyond which there is no gradient.
-    sh = torch.zeros(len(seen.traced), 1, 3, device=error.device, requires_grad=True)
-    scene = replace(seen.traced.map(Tensor.detach), sh=sh)
-    rendering = trace(scene, photograph.camera, settings)
-    (grad,) = gradients([rendering.color], [sh], [weights])
-    return grad[:, 0] / SH_C0
+    return blending_sums(seen.traced, photograph.camera, weights, settings, seen.hits)
 
 
 def scores(moments: Tensor) -> Tensor:

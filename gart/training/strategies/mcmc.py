@@ -38,6 +38,10 @@ class Mcmc:
         self._logits: Tensor | None = None
         self.tensors: dict[str, Tensor] = {}
 
+    def wants_hits(self, iteration: int) -> bool:
+        """Never."""
+        return False
+
     def observe(self, seen: Observation) -> None:
         """Keep the opacities that were traced, for a densification that follows."""
         self._logits = seen.traced.opacity_logits

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gart.rendering import Rendering
 from gart.scene import Gaussians
+from gart.tracing.traced import Traced
 from gart.training.optimizer import Adam
 from gart.training.photographs import Photograph
 
@@ -25,6 +26,7 @@ class Observation:
         background: [3], behind both.
         traced: the scene as it was traced, with the 3D filter.
         grads: of the loss by `traced`.
+        hits: of the image, where the strategy `wants_hits` and the tracer could keep them.
     """
 
     iteration: int
@@ -33,6 +35,7 @@ class Observation:
     background: Tensor
     traced: Gaussians
     grads: Gaussians
+    hits: Traced | None = None
 
 
 class Strategy(Protocol):
@@ -43,6 +46,9 @@ class Strategy(Protocol):
     """
 
     tensors: dict[str, Tensor]
+
+    def wants_hits(self, iteration: int) -> bool:
+        """Whether `observe` has use for the hits of this iteration's image."""
 
     def observe(self, seen: Observation) -> None:
         """Accumulate what an iteration shows. Never makes the host wait for the GPU."""
