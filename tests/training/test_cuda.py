@@ -173,8 +173,8 @@ def test_a_fault_that_is_noticed_late_has_left_the_scene_alone(small_capture, mo
         t.advance()
     before, real, calls = t.gaussians.map(torch.clone), trainer.trace, []
 
-    def bad_once(gaussians, camera, settings):
-        rendering = real(gaussians, camera, settings)
+    def bad_once(gaussians, camera, settings, kept):
+        rendering = real(gaussians, camera, settings, kept)
         calls.append(camera)
         factor = torch.nan if len(calls) == 1 else 1.0
         return replace(rendering, color=rendering.color * factor)

@@ -66,8 +66,8 @@ def poison(monkeypatch, at: int) -> None:
     """NaN in the rendering of iteration `at`."""
     real, calls = trainer.trace, []
 
-    def trace(gaussians, camera, settings):
-        rendering = real(gaussians, camera, settings)
+    def trace(gaussians, camera, settings, kept):
+        rendering = real(gaussians, camera, settings, kept)
         calls.append(camera)
         factor = torch.nan if len(calls) == at else 1.0
         return replace(rendering, color=rendering.color * factor)

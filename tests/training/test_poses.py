@@ -353,7 +353,7 @@ def test_a_resumed_run_goes_on_exactly(small_capture, tmp_path, done):
 def test_iterations_after_it_train_with_the_corrected_cameras(small_capture, monkeypatch):
     seen = []
 
-    def spy(gaussians, camera, settings):
+    def spy(gaussians, camera, settings, kept):
         seen.append(camera)
         return traced(gaussians, camera, settings)
 

@@ -31,7 +31,7 @@ def test_training_lowers_the_loss_and_grows_to_the_budget(small_capture):
 def test_each_epoch_shows_every_view_once(small_capture, monkeypatch):
     seen = []
     real = trainer.trace
-    monkeypatch.setattr(trainer, "trace", lambda g, c, s: seen.append(c) or real(g, c, s))
+    monkeypatch.setattr(trainer, "trace", lambda g, c, *more: seen.append(c) or real(g, c, *more))
     run(Trainer(small_capture, TrainConfig(**SHORT)), 15)
     epochs = [[id(c) for c in seen[i : i + 5]] for i in (0, 5, 10)]
     assert all(len(set(epoch)) == 5 for epoch in epochs)
@@ -53,7 +53,7 @@ def test_coarse_iterations_see_half_the_photographs_and_sample_half_as_finely(
     seen = []
     real = trainer.trace
     monkeypatch.setattr(
-        trainer, "trace", lambda g, c, s: seen.append((c.width, s)) or real(g, c, s)
+        trainer, "trace", lambda g, c, s, kept: seen.append((c.width, s)) or real(g, c, s, kept)
     )
     config = TrainConfig(**SHORT, coarse_until=15_000, transmittance_min=0.01)
     t = Trainer(small_capture, config)
@@ -154,7 +154,7 @@ def test_only_active_harmonics_reach_the_tracer(small_capture, monkeypatch):
     counts = []
     real = trainer.trace
     monkeypatch.setattr(
-        trainer, "trace", lambda g, c, s: counts.append(g.sh.shape[1]) or real(g, c, s)
+        trainer, "trace", lambda g, *more: counts.append(g.sh.shape[1]) or real(g, *more)
     )
     t = Trainer(small_capture, TrainConfig(**{**SHORT, "iterations": 8}))
     run(t, 8)
@@ -232,8 +232,8 @@ def test_nan_is_named_and_leaves_the_scene_alone(small_capture, monkeypatch, poi
     before = t.gaussians.map(torch.clone)
     real = trainer.trace
 
-    def bad(gaussians, camera, settings):
-        rendering = real(gaussians, camera, settings)
+    def bad(gaussians, camera, settings, kept):
+        rendering = real(gaussians, camera, settings, kept)
         if poisoned == "loss":
             return replace(rendering, color=rendering.color * torch.nan)
         gaussians.quats.register_hook(lambda grad: grad * torch.inf)
