@@ -136,6 +136,12 @@ class TrainConfig:
     reset_every: int = _setting(3000, "iterations between two resets of opacity (adc)", low=1)
     noise: float = _setting(5e5, "exploration noise of the means", low=0)
 
+    average_from: int = _setting(
+        0,
+        "the run gives the mean of its scenes from here on, unless it densifies later; 0 is never",
+        low=0,
+    )
+
     filter_variance: float = _setting(0.2, "3D smoothing filter, in pixels^2; 0 is off", low=0)
     filter_every: int = _setting(100, "iterations between two filter updates", low=1)
 

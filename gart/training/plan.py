@@ -42,6 +42,8 @@ def training_size(capture: Capture, config: TrainConfig, device: torch.device | 
         beside += photographs
     if config.coarse_until and not config.refines:
         beside += photographs // 4
+    if config.average_from:
+        beside += 4 * (11 + 3 * tracing.coefficients) * config.budget
     return Training(tracing, beside)
 
 

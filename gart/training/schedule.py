@@ -9,6 +9,8 @@ from gart.training.config import TrainConfig
 
 FULL_RUN = 30_000
 """Length of the run that the settings' iteration numbers are given for."""
+AVERAGE_EVERY = 10
+"""Iterations between two scenes of the mean: neighbours hardly differ."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Schedule:
             from <= i < until and (i - from) divisible by every; iterations count from 1.
         reset_every: iterations between two resets of opacity (strategy adc).
         refine_from, refine_until: cameras are refined in iterations i with from <= i < until.
+        average_from: first iteration whose scene is in the mean; 0 is none.
     """
 
     iterations: int
@@ -47,6 +50,7 @@ class Schedule:
     growth: float
     refine_from: int
     refine_until: int
+    average_from: int
 
     @classmethod
     def of(cls, config: TrainConfig) -> Schedule:
@@ -75,6 +79,7 @@ class Schedule:
             growth=config.growth,
             refine_from=round(config.refine_from * factor),
             refine_until=round(config.refine_until * factor),
+            average_from=round(config.average_from * factor),
         )
 
     def active_sh_degree(self, iteration: int) -> int:
@@ -108,6 +113,11 @@ class Schedule:
         """Whether densification follows `iteration` (from 1)."""
         inside = self.densify_from <= iteration < self.densify_until
         return inside and (iteration - self.densify_from) % self.densify_every == 0
+
+    def averages(self, iteration: int) -> bool:
+        """Whether the scene after `iteration` (from 1) is one of the mean."""
+        since = iteration - self.average_from
+        return self.average_from > 0 and since >= 0 and since % AVERAGE_EVERY == 0
 
     def resets(self, iteration: int) -> bool:
         """Whether the densification after `iteration` is the first since a reset was due."""

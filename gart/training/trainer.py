@@ -19,6 +19,7 @@ from gart.stages import stage
 from gart.tracing import TraceSettings, trace, trace_rays
 from gart.tracing.gradients import gradients
 from gart.tracing.traced import Traced
+from gart.training.averaging import Average
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
 from gart.training.exposure import Exposures
@@ -67,6 +68,7 @@ class Trainer:
 
         self.gaussians = initial_gaussians(capture, config, self._host_generator).to(self.device)
         self._optimizer = Adam(self.gaussians, learning_rates(config))
+        self._average = Average()
         self._journal = self._new_journal()
         with allocating(f"{len(capture.train)} photographs on {self.device}", "raise --downscale"):
             self._views = [Photograph.of(view, self.device) for view in capture.train]
@@ -92,7 +94,7 @@ class Trainer:
         self.extent = scene_extent(cameras)
         self._unit = self.extent / USUAL_EXTENT
         self._filter = self._sampled_by(self._views_of(1))
-        self._sizes = self._filter_sizes()
+        self._sizes = self._filter_sizes(self.gaussians)
         self._exposures = Exposures(len(self._views), self.device) if config.exposure else None
         self._held_out = {view.name: view.camera for view in capture.test}
         self._refined: RefinedCameras | None = None
@@ -223,6 +225,7 @@ class Trainer:
                     scene, self._optimizer, iteration, self._generator
                 )
                 journal.recount(len(self.gaussians))
+                self._average.restart()
             sorts = self.config.morton_every and iteration % self.config.morton_every == 0
             if sorts:
                 self._sort()
@@ -231,7 +234,10 @@ class Trainer:
                 self._filter = self._sampled_by(self._views)
             due = iteration % self.config.filter_every == 0
             if densifies or sorts or sharpens or due:
-                self._sizes = self._filter_sizes()
+                self._sizes = self._filter_sizes(self.gaussians)
+        if self.schedule.averages(iteration):
+            with self._naming("the mean of the last scenes"):
+                self._average.add(self.gaussians)
         self.iteration = iteration
 
     def measured(self, wait: bool = False) -> list[Measured]:
@@ -245,8 +251,13 @@ class Trainer:
         return self._journal.measured()
 
     def export(self) -> Gaussians:
-        """The scene with the 3D filter folded in: what files hold and renderers take."""
-        return smooth(self.gaussians, self._sizes)
+        """The scene with the 3D filter folded in: what files hold and renderers take. It is the
+        mean of the last scenes where there is one (`average_from`).
+        """
+        if not self._average.count:
+            return smooth(self.gaussians, self._sizes)
+        scene = self._average.scene()
+        return smooth(scene, self._filter_sizes(scene))
 
     def refined_cameras(self) -> dict[str, Camera]:
         """Corrected cameras by name, those of held-out views with their own poses; none where
@@ -273,6 +284,7 @@ class Trainer:
             **{f"strategy.{name}": t for name, t in self._strategy.tensors.items()},
             **{f"exposure.{name}": t for name, t in self._exposed().items()},
             **{f"camera.{name}": t for name, t in self._corrected().items()},
+            **{f"average.{name}": t for name, t in self._average.tensors.items()},
             "filter_sizes": self._sizes,
             "generator": self._generator.get_state(),
             "host_generator": self._host_generator.get_state(),
@@ -280,6 +292,7 @@ class Trainer:
         values = {
             "iteration": self.iteration,
             "adam_steps": optimizer.steps,
+            "averaged": self._average.count,
             "view_order": list(self._order),
             "config": self.config.as_dict(),
             "photographs": self._photographs(),
@@ -317,6 +330,10 @@ class Trainer:
             tensor.copy_(tensors[f"exposure.{name}"])
         for name, tensor in self._corrected().items():
             tensor.copy_(state.tensors[f"camera.{name}"])
+        self._average.restart()
+        self._average.count = int(state.values.get("averaged", 0))  # type: ignore[call-overload]
+        if self._average.count:
+            self._average.tensors = {name: tensors[f"average.{name}"] for name in names}
         self._sizes = tensors["filter_sizes"]
         self._generator.set_state(state.tensors["generator"])
         self._host_generator.set_state(state.tensors["host_generator"])
@@ -357,6 +374,7 @@ class Trainer:
         order = morton_order(self.gaussians.means)
         self.gaussians = self.gaussians.map(lambda t: t[order])
         self._optimizer.keep(order)
+        self._average.keep(order)
         watched = self._strategy.tensors
         self._strategy.tensors = {name: t[order] for name, t in watched.items()}
 
@@ -391,8 +409,8 @@ class Trainer:
             self._journal = self._new_journal()
             raise
 
-    def _filter_sizes(self) -> Tensor:
-        intervals = self._filter.intervals(self.gaussians.means)
+    def _filter_sizes(self, scene: Gaussians) -> Tensor:
+        intervals = self._filter.intervals(scene.means)
         return intervals * math.sqrt(self.config.filter_variance)
 
     def _photographs(self) -> list[int]:
