@@ -69,6 +69,12 @@ def whole_images() -> Iterator[None]:
         _whole.reset(token)
 
 
+def in_one_piece(grid: RayGrid, settings: TraceSettings, *scene: Tensor) -> bool:
+    """Whether the image with all its hits is forecast to fit the memory."""
+    image = image_size(grid, settings, scene)
+    return _whole.get() or _count(image, settings.memory_limit, True, scene[0].device) == 1
+
+
 def fitting(grid: RayGrid, settings: TraceSettings, *scene: Tensor) -> list[RayGrid]:
     """`grid` in as few bands as each fit the memory with all their hits."""
     image = image_size(grid, settings, scene)

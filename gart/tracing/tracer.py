@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from gart import stages
 from gart.cameras import Camera
-from gart.memory import allocating
+from gart.memory import OutOfMemoryError, allocating, is_out_of_memory
 from gart.native import library
 from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.tracing import boxes, strips
 from gart.tracing.additions import additions
+from gart.tracing.gradients import gradients
 from gart.tracing.linear_color import linear_color
 from gart.tracing.ray_grid import RayGrid, fits_tiles, ray_grid
 from gart.tracing.settings import TraceSettings
@@ -24,12 +26,7 @@ from gart.tracing.traced import Traced
 from gart.tracing.tree_images import trace_by_tree
 
 
-def trace(
-    gaussians: Gaussians,
-    camera: Camera,
-    settings: TraceSettings | None = None,
-    kept: list[Traced] | None = None,
-) -> Rendering:
+def trace(gaussians: Gaussians, camera: Camera, settings: TraceSettings | None = None) -> Rendering:
     """Trace every pixel's ray through the scene, in exact order along each ray.
 
     Args:
@@ -38,8 +35,6 @@ def trace(
         camera: any lens, shutter and aperture; its pose is not differentiated where tile lists
             serve, which they do for whatever `ray_grid.fits_tiles`. The tree traces all others.
         settings: defaults to `TraceSettings()`.
-        kept: takes what `blending_sums` needs to do without tracing the image again, where tile
-            lists serve, the image is traced in one piece and a tensor takes gradients.
 
     Returns:
         Rendering on the scene's device: colour without background, opacity, expected depth.
@@ -65,11 +60,75 @@ def trace(
         outputs: tuple[Tensor, Tensor, Tensor] = _Trace.apply(
             rays, c2w, settings, keep_hits, *scene
         )
-        if kept is not None and keep_hits and rays is grid:
-            kept.append(_traced(outputs[0].grad_fn))
         return outputs
 
-    color, opacity, blended = strips.trace(trace_grid, grid, settings, *scene)
+    return _rendering(grid, settings, *strips.trace(trace_grid, grid, settings, *scene))
+
+
+class Differentiated(NamedTuple):
+    """A rendering and its backward pass as a call: what a training loop needs of autograd.
+
+    Attributes:
+        rendering: without a graph.
+        backward: gradients by the scene, from those by colour [H, W, 3] and by opacity [H, W],
+            None where it has none. Called at most once.
+        hits: what spares `blending_sums` another trace, or None: the image was not traced in one
+            piece by tile lists.
+    """
+
+    rendering: Rendering
+    backward: Callable[[Tensor, Tensor | None], Gaussians]
+    hits: Traced | None
+
+
+def differentiate(gaussians: Gaussians, camera: Camera, settings: TraceSettings) -> Differentiated:
+    """Trace as `trace` does, to take gradients by all five tensors, which need no autograd flags.
+
+    Where tile lists trace the image in one piece autograd has no part in it: its bookkeeping takes
+    longer than the GPU for a small scene.
+
+    Raises:
+        ValueError, OutOfMemoryError: as `trace`.
+    """
+    by_tiles = settings.tracer == "tiles" and settings.sh != "linear"
+    if by_tiles and fits_tiles(camera, gaussians.device):
+        grid, scene = ray_grid(camera, gaussians.device), gaussians.tensors().values()
+        if strips.in_one_piece(grid, settings, *scene):
+            try:
+                return _differentiate(grid, _pose(camera), settings, _scene_arguments(scene))
+            except (RuntimeError, MemoryError, OutOfMemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+    leaves = gaussians.map(lambda t: t.detach().requires_grad_())
+    image = trace(leaves, camera, settings)
+
+    def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
+        outputs, by_outputs = [image.color], [by_color]
+        if by_opacity is not None:
+            outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
+        return Gaussians(*gradients(outputs, list(leaves.tensors().values()), by_outputs))
+
+    rendering = Rendering(image.color.detach(), image.opacity.detach(), image.depth.detach())
+    return Differentiated(rendering, backward, None)
+
+
+def _differentiate(
+    grid: RayGrid, c2w: Tensor, settings: TraceSettings, scene: list[Tensor]
+) -> Differentiated:
+    result = _forward(grid, c2w, settings, scene, keep_hits=True)
+    traced = Traced(grid, c2w, settings, scene, list(result.state))
+    kept = _Kept(traced, _fill_boxes(traced), result.stats)
+
+    def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
+        return Gaussians(*_backward(kept, (by_color, by_opacity, None)))
+
+    color, opacity, blended = result.color, result.opacity, result.blended_depth
+    return Differentiated(_rendering(grid, settings, color, opacity, blended), backward, traced)
+
+
+def _rendering(
+    grid: RayGrid, settings: TraceSettings, color: Tensor, opacity: Tensor, blended: Tensor
+) -> Rendering:
     # Where nothing was hit both are 0; the clamp only keeps 0 / 0 out of the gradients.
     depth = blended / opacity.clamp_min(settings.alpha_min / 2)
     if grid.depth_scale is not None:
@@ -92,7 +151,15 @@ class _Forward(NamedTuple):
     state: tuple[Tensor, ...]
 
 
-def _scene_arguments(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+class _Kept(NamedTuple):
+    """What a backward pass goes by."""
+
+    traced: Traced
+    boxes: boxes.Boxes | None
+    stats: Tensor
+
+
+def _scene_arguments(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [t.detach().contiguous() for t in tensors]
 
 
@@ -148,9 +215,9 @@ class _Trace(torch.autograd.Function):
         ctx.recorder = stages.active()  # PyTorch runs CUDA backward passes in a thread of its own
         ctx.stats = result.stats
         box_tensors: tuple[Tensor, ...] = ()
-        if keep_hits and settings.lt_layout == "aabb":
+        if keep_hits:
             traced = Traced(grid, c2w, settings, tensors, list(result.state))
-            box_tensors = boxes.fill(traced)
+            box_tensors = _fill_boxes(traced) or ()
         ctx.box_count = len(box_tensors)
         ctx.save_for_backward(*scene, *box_tensors, *result.state)
         ctx.set_materialize_grads(False)  # depth and opacity often have none
@@ -158,31 +225,37 @@ class _Trace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        traced, settings = _traced(ctx), ctx.settings
-        box_tensors = ctx.saved_tensors[5 : 5 + ctx.box_count]
-        outputs = [traced.scene[0].new_empty(0) if g is None else g.contiguous() for g in grads]
+        saved, first = ctx.saved_tensors, 5 + ctx.box_count
+        scene, box_tensors, state = _scene_arguments(saved[:5]), saved[5:first], saved[first:]
+        traced = Traced(ctx.grid, ctx.c2w, ctx.settings, scene, list(state))
+        kept = _Kept(traced, boxes.Boxes(*box_tensors) if box_tensors else None, ctx.stats)
         with ctx.recorder or nullcontext():
-            with stages.stage("backward"):
-                if box_tensors:
-                    gradients = boxes.backward(traced, boxes.Boxes(*box_tensors), outputs)
-                else:
-                    gradients = traced.native.trace_backward(
-                        *traced.inputs(),
-                        *outputs,
-                        *traced.constants(),
-                        settings.backward,
-                        torch.get_num_threads(),
-                    )
-            if stages.active() is not None:
-                _count_additions(traced, float(ctx.stats[5]))
-        return (None, None, None, None, *gradients)
+            return (None, None, None, None, *_backward(kept, grads))
 
 
-def _traced(ctx: Any) -> Traced:
-    """What `_Trace` has saved in its context, which autograd knows as the outputs' `grad_fn`."""
-    saved = ctx.saved_tensors
-    scene, state = _scene_arguments(saved[:5]), list(saved[5 + ctx.box_count :])
-    return Traced(ctx.grid, ctx.c2w, ctx.settings, scene, state)
+def _fill_boxes(traced: Traced) -> boxes.Boxes | None:
+    return boxes.fill(traced) if traced.settings.lt_layout == "aabb" else None
+
+
+def _backward(kept: _Kept, grads: Iterable[Tensor | None]) -> Any:
+    """Gradients by the five tensors, from those by colour, opacity and blended depth."""
+    traced = kept.traced
+    none = traced.scene[0].new_empty(0)
+    outputs = [none if g is None else g.contiguous() for g in grads]
+    with stages.stage("backward"):
+        if kept.boxes is not None:
+            found = boxes.backward(traced, kept.boxes, outputs)
+        else:
+            found = traced.native.trace_backward(
+                *traced.inputs(),
+                *outputs,
+                *traced.constants(),
+                traced.settings.backward,
+                torch.get_num_threads(),
+            )
+    if stages.active() is not None:
+        _count_additions(traced, float(kept.stats[5]))
+    return found
 
 
 def _count_additions(traced: Traced, hits: float) -> None:

@@ -16,9 +16,9 @@ from gart.memory import allocating
 from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.stages import stage
-from gart.tracing import TraceSettings, trace, trace_rays
+from gart.tracing import TraceSettings, trace_rays
 from gart.tracing.gradients import gradients
-from gart.tracing.traced import Traced
+from gart.tracing.tracer import Differentiated, differentiate
 from gart.training.averaging import Average
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
@@ -138,30 +138,21 @@ class Trainer:
         number = self._next_view()
         view, exposures = self._views_of(iteration)[number], self._exposures
         refined = self._refined if self.schedule.refines(iteration) else None
-        corrections: dict[str, Tensor] = {}
         scene, journal = self.gaussians, self._journal
         background = self._background
         if self.config.background == "random":
             background = torch.rand(3, generator=self._generator, device=self.device)
 
-        kept: list[Traced] | None = [] if self._strategy.wants_hits(iteration) else None
         with self._naming(f"the forward pass of view {view.name}"):
-            leaves = self._traced_scene(iteration)
+            traced = self._traced_scene(iteration)
             if refined:
-                corrections = refined.corrections(number)
-                origins, directions = refined.rays(number, corrections)
-                # sh=linear is an expansion of this around a camera that stays.
-                sh = "center" if self.config.sh == "center" else "ray"
-                settings = replace(self._settings, sh=sh)
-                image = trace_rays(leaves, origins.float(), directions.float(), settings)
+                image, by_camera = self._through_refined(refined, number, traced)
                 # Strategies see the lens that the capture gives, whose ray grid is at hand.
                 view = replace(view, camera=refined.posed(number))
             else:
-                image = trace(leaves, view.camera, self._settings, kept)
+                image = differentiate(traced, view.camera, self._settings)
         with stage("loss"), self._naming(f"the loss of view {view.name}"):
-            rendering = Rendering(
-                image.color.detach(), image.opacity.detach(), image.depth.detach()
-            )
+            rendering = image.rendering
             seen = exposures.apply(number, rendering) if exposures else rendering
             by_color, by_opacity = photometric_loss(
                 seen,
@@ -177,16 +168,10 @@ class Trainer:
                     number, rendering, by_color, by_opacity
                 )
         with self._naming(f"the backward pass of view {view.name}"):
-            outputs, by_outputs = [image.color], [by_color]
-            if by_opacity is not None:
-                outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
-            inputs = [*leaves.tensors().values(), *corrections.values()]
-            found = gradients(outputs, inputs, by_outputs)
-            grads, by_camera = Gaussians(*found[:5]), found[5:]
-            traced = leaves.map(Tensor.detach)
-            del image, rendering, leaves, inputs, outputs, by_outputs, by_color, by_opacity, found
+            grads = image.backward(by_color, by_opacity)
+            hits = image.hits if self._strategy.wants_hits(iteration) else None
+            del image, rendering, by_color, by_opacity
         with stage("strategy"), self._naming("scoring"):
-            hits = kept.pop() if kept else None
             self._strategy.observe(
                 Observation(iteration, view, seen, background, traced, grads, hits)
             )
@@ -363,11 +348,37 @@ class Trainer:
         return self._order.pop()
 
     def _traced_scene(self, iteration: int) -> Gaussians:
-        """The scene with the 3D filter and the active harmonics, to take gradients by."""
+        """The scene with the 3D filter and the active harmonics."""
         coefficients = (self.schedule.active_sh_degree(iteration) + 1) ** 2
         smoothed = smooth(self.gaussians, self._sizes)
-        active = replace(smoothed, sh=smoothed.sh[:, :coefficients].contiguous())
-        return active.map(lambda t: t.detach().requires_grad_())
+        return replace(smoothed, sh=smoothed.sh[:, :coefficients].contiguous())
+
+    def _through_refined(
+        self, refined: RefinedCameras, number: int, scene: Gaussians
+    ) -> tuple[Differentiated, list[Tensor]]:
+        """The view through its camera as corrected, and a list that takes the gradients by the
+        corrections from the backward pass.
+        """
+        leaves = scene.map(lambda t: t.detach().requires_grad_())
+        corrections = refined.corrections(number)
+        origins, directions = refined.rays(number, corrections)
+        # sh=linear is an expansion of this around a camera that stays.
+        sh = "center" if self.config.sh == "center" else "ray"
+        settings = replace(self._settings, sh=sh)
+        image = trace_rays(leaves, origins.float(), directions.float(), settings)
+        by_camera: list[Tensor] = []
+
+        def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
+            outputs, by_outputs = [image.color], [by_color]
+            if by_opacity is not None:
+                outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
+            inputs = [*leaves.tensors().values(), *corrections.values()]
+            found = gradients(outputs, inputs, by_outputs)
+            by_camera.extend(found[5:])
+            return Gaussians(*found[:5])
+
+        rendering = Rendering(image.color.detach(), image.opacity.detach(), image.depth.detach())
+        return Differentiated(rendering, backward, None), by_camera
 
     def _sort(self) -> None:
         """Put Gaussians that are neighbours in space side by side in memory."""

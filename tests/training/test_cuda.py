@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from gart.rendering import Rendering
-from gart.tracing import TraceSettings, trace
+from gart.tracing import TraceSettings
 from gart.tracing.blending import blending_sums
+from gart.tracing.tracer import differentiate
 from gart.training import TrainConfig, Trainer, trainer
 from gart.training.exposure import Exposures
 from gart.training.filter3d import SamplingFilter, smooth, smooth_backward
@@ -171,15 +172,16 @@ def test_a_fault_that_is_noticed_late_has_left_the_scene_alone(small_capture, mo
     t = Trainer(small_capture, TrainConfig(**{**CONFIG, **LONG}, densify_from=60), "cuda")
     for _ in range(2):
         t.advance()
-    before, real, calls = t.gaussians.map(torch.clone), trainer.trace, []
+    before, real, calls = t.gaussians.map(torch.clone), trainer.differentiate, []
 
-    def bad_once(gaussians, camera, settings, kept):
-        rendering = real(gaussians, camera, settings, kept)
+    def bad_once(gaussians, camera, settings):
+        image = real(gaussians, camera, settings)
         calls.append(camera)
-        factor = torch.nan if len(calls) == 1 else 1.0
-        return replace(rendering, color=rendering.color * factor)
+        if len(calls) == 1:
+            image.rendering.color.fill_(torch.nan)
+        return image
 
-    monkeypatch.setattr(trainer, "trace", bad_once)
+    monkeypatch.setattr(trainer, "differentiate", bad_once)
     with pytest.raises(FaultError, match=r"^the loss.* in iteration 3 \(view "):
         deque(t.advance() for _ in range(25))
     assert len(calls) >= 8  # the page of ten iterations ends at the tenth
@@ -237,11 +239,10 @@ def test_adc_and_exposures_do_not_wait(make_gaussians, camera_at):
 @pytest.mark.parametrize("sh", ["ray", "center"])
 def test_hits_that_were_kept_give_the_moments_of_a_second_trace(make_gaussians, camera_at, sh):
     scene, camera = make_gaussians(400).to("cuda"), camera_at(0.3)
-    settings, kept = TraceSettings(sh=sh), []
-    scene = scene.map(lambda t: t.requires_grad_())
-    trace(scene, camera, settings, kept)
+    settings = TraceSettings(sh=sh)
+    hits = differentiate(scene, camera, settings).hits
     weights = torch.rand(camera.height, camera.width, 3, device="cuda")
-    found = blending_sums(scene, camera, weights, settings, kept[0])
+    found = blending_sums(scene, camera, weights, settings, hits)
     again = blending_sums(scene, camera, weights, settings)
     torch.testing.assert_close(found, again, rtol=1e-4, atol=1e-5)
     assert found.count_nonzero() > 300

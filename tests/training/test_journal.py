@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -64,15 +62,16 @@ def test_a_fault_names_its_iteration_view_and_values():
 
 def poison(monkeypatch, at: int) -> None:
     """NaN in the rendering of iteration `at`."""
-    real, calls = trainer.trace, []
+    real, calls = trainer.differentiate, []
 
-    def trace(gaussians, camera, settings, kept):
-        rendering = real(gaussians, camera, settings, kept)
+    def traced(gaussians, camera, settings):
+        image = real(gaussians, camera, settings)
         calls.append(camera)
-        factor = torch.nan if len(calls) == at else 1.0
-        return replace(rendering, color=rendering.color * factor)
+        if len(calls) == at:
+            image.rendering.color.fill_(torch.nan)
+        return image
 
-    monkeypatch.setattr(trainer, "trace", trace)
+    monkeypatch.setattr(trainer, "differentiate", traced)
 
 
 def advance_until_it_fails(t: Trainer, most: int) -> GartError:

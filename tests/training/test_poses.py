@@ -353,12 +353,12 @@ def test_a_resumed_run_goes_on_exactly(small_capture, tmp_path, done):
 def test_iterations_after_it_train_with_the_corrected_cameras(small_capture, monkeypatch):
     seen = []
 
-    def spy(gaussians, camera, settings, kept):
+    def spy(gaussians, camera, settings):
         seen.append(camera)
         return traced(gaussians, camera, settings)
 
-    traced = trainer_module.trace
-    monkeypatch.setattr(trainer_module, "trace", spy)
+    traced = trainer_module.differentiate
+    monkeypatch.setattr(trainer_module, "differentiate", spy)
     t = Trainer(small_capture, TrainConfig(**REFINING, sh="linear"))
     for _ in range(19):
         t.step()

@@ -30,8 +30,8 @@ def test_training_lowers_the_loss_and_grows_to_the_budget(small_capture):
 
 def test_each_epoch_shows_every_view_once(small_capture, monkeypatch):
     seen = []
-    real = trainer.trace
-    monkeypatch.setattr(trainer, "trace", lambda g, c, *more: seen.append(c) or real(g, c, *more))
+    real = trainer.differentiate
+    monkeypatch.setattr(trainer, "differentiate", lambda g, c, s: seen.append(c) or real(g, c, s))
     run(Trainer(small_capture, TrainConfig(**SHORT)), 15)
     epochs = [[id(c) for c in seen[i : i + 5]] for i in (0, 5, 10)]
     assert all(len(set(epoch)) == 5 for epoch in epochs)
@@ -51,9 +51,9 @@ def test_coarse_iterations_see_half_the_photographs_and_sample_half_as_finely(
     small_capture, monkeypatch
 ):
     seen = []
-    real = trainer.trace
+    real = trainer.differentiate
     monkeypatch.setattr(
-        trainer, "trace", lambda g, c, s, kept: seen.append((c.width, s)) or real(g, c, s, kept)
+        trainer, "differentiate", lambda g, c, s: seen.append((c.width, s)) or real(g, c, s)
     )
     config = TrainConfig(**SHORT, coarse_until=15_000, transmittance_min=0.01)
     t = Trainer(small_capture, config)
@@ -152,9 +152,9 @@ def test_the_unit_of_length_does_not_matter(small_capture):
 
 def test_only_active_harmonics_reach_the_tracer(small_capture, monkeypatch):
     counts = []
-    real = trainer.trace
+    real = trainer.differentiate
     monkeypatch.setattr(
-        trainer, "trace", lambda g, *more: counts.append(g.sh.shape[1]) or real(g, *more)
+        trainer, "differentiate", lambda g, *more: counts.append(g.sh.shape[1]) or real(g, *more)
     )
     t = Trainer(small_capture, TrainConfig(**{**SHORT, "iterations": 8}))
     run(t, 8)
@@ -230,16 +230,21 @@ def test_nan_is_named_and_leaves_the_scene_alone(small_capture, monkeypatch, poi
     t = Trainer(small_capture, TrainConfig(**SHORT))
     run(t, 2)
     before = t.gaussians.map(torch.clone)
-    real = trainer.trace
+    real = trainer.differentiate
 
-    def bad(gaussians, camera, settings, kept):
-        rendering = real(gaussians, camera, settings, kept)
+    def bad(gaussians, camera, settings):
+        image = real(gaussians, camera, settings)
         if poisoned == "loss":
-            return replace(rendering, color=rendering.color * torch.nan)
-        gaussians.quats.register_hook(lambda grad: grad * torch.inf)
-        return rendering
+            image.rendering.color.fill_(torch.nan)
+            return image
 
-    monkeypatch.setattr(trainer, "trace", bad)
+        def backward(*by_outputs):
+            grads = image.backward(*by_outputs)
+            return replace(grads, quats=grads.quats * torch.inf)
+
+        return image._replace(backward=backward)
+
+    monkeypatch.setattr(trainer, "differentiate", bad)
     with pytest.raises(GartError) as caught:
         t.step()
     message = str(caught.value)
