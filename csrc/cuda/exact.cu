@@ -2,8 +2,10 @@
 //
 // Schedule: a warp per flagged pixel collects its hits 32 entries at a time, sorts them in shared
 // memory and blends them, in passes of kBuffer if need be; it stops looking once what it holds
-// makes the pixel opaque and the certificate passes the farthest of it. Cost: ~40 operations an
-// entry and ~25 n log^2 n / 32 to sort n hits, a pixel.
+// makes the pixel opaque and the certificate passes the farthest of it. Blending goes hit by hit,
+// as the ring does and with the same bits, but a lane carries one sum alone: of a colour's channel,
+// of tau or of the weights. Cost: ~40 operations an entry, ~25 n log^2 n / 32 to sort n hits and
+// ~13 a blended hit, a pixel.
 #include "cuda/bitonic.cuh"
 #include "cuda/pixel.cuh"
 #include "cuda/ray_color.cuh"
@@ -24,13 +26,27 @@ __device__ __forceinline__ void sort_buffer(uint2* buffer, int n, const uint32_t
       [] { __syncwarp(); });
 }
 
+// A sum of weights times `value`, every `stride` bytes one, in shared memory.
+struct Channel {
+  const char* value;
+  int stride;
+};
+
 template <bool kShAtRay, bool kKeep>
 __global__ void __launch_bounds__(kExactWarps* kWarp)
     exact_kernel(Scene scene, Rays rays, Params params, Records records, TileLists lists,
                  HitLists hits, ForwardTarget out, int max_hits) {
   __shared__ uint2 buffers[kExactWarps][kBuffer];
+  __shared__ float colors[kExactWarps][3 * kWarp];
+  __shared__ float one;
   const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
   uint2* buffer = buffers[w];
+  if (threadIdx.x == 0) one = 1.0f;
+  __syncthreads();
+  const auto bytes = [](const void* p) { return static_cast<const char*>(p); };
+  const Channel channel = lane < 3    ? Channel{bytes(colors[w] + lane), 3 * sizeof(float)}
+                          : lane == 3 ? Channel{bytes(&buffer[0].x), sizeof(uint2)}
+                                      : Channel{bytes(&one), 0};
   const unsigned flagged = *out.flagged_count;
   for (unsigned f = blockIdx.x * kExactWarps + w; f < flagged; f += gridDim.x * kExactWarps) {
     const uint32_t slot = out.flagged[f];
@@ -45,6 +61,7 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
     float basis[kShAtRay ? kMaxShCoeffs : 1];
     if (kShAtRay) direction_basis(rays, scene, rays.tile_face[tile], xy, basis);
     Pixel p;
+    float sum = 0.0f;  // of this lane's channel
     bool first_pass = true, truncated = true;
     uint32_t own = kShared;
     while (truncated && !p.dead) {
@@ -105,11 +122,12 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
         own = __shfl_sync(kFullWarp, own, 0);
       }
       for (int base = 0; base < found && !p.dead; base += kWarp) {
-        uint2 mine = make_uint2(0, 0);
-        Vec3<float> color{0, 0, 0};
-        if (base + lane < found) {
-          mine = buffer[base + lane];
-          const uint32_t record = list[mine.y >> 16];
+        const int here = min(kWarp, found - base);
+        uint32_t mine = 0;
+        if (lane < here) {
+          mine = buffer[base + lane].y;
+          const uint32_t record = list[mine >> 16];
+          Vec3<float> color;
           if constexpr (kShAtRay) {
             // As through the ring, so that both passes give the same bits.
             color =
@@ -118,22 +136,33 @@ __global__ void __launch_bounds__(kExactWarps* kWarp)
             const float4 c = __ldg(records.color + record);
             color = {c.x, c.y, c.z};
           }
+          for (int k = 0; k < 3; ++k) colors[w][3 * lane + k] = color[k];
         }
-        for (int q = 0; q < min(kWarp, found - base) && !p.dead; ++q) {
-          const uint32_t word = __shfl_sync(kFullWarp, mine.y, q);
-          const Vec3<float> c{__shfl_sync(kFullWarp, color.x, q),
-                              __shfl_sync(kFullWarp, color.y, q),
-                              __shfl_sync(kFullWarp, color.z, q)};
-          const float tau = __uint_as_float(__shfl_sync(kFullWarp, mine.x, q));
-          if (kKeep && lane == 0 && own != 0xfffffffeu) {
-            hits.pool[static_cast<int64_t>(own) * kChunkWords + p.count] = word;
-          }
-          p.blend(tau, word, c, params.transmittance_min);
+        __syncwarp();
+        const char* value = channel.value + (lane == 3 ? base * channel.stride : 0);
+        int blended = 0;
+        for (; blended < here && !p.dead; ++blended, value += channel.stride) {
+          const float alpha = unpack_alpha(buffer[base + blended].y);
+          sum = fmaf(p.transmittance * alpha, *reinterpret_cast<const float*>(value), sum);
+          p.transmittance *= 1.0f - alpha;
+          p.dead = p.transmittance < params.transmittance_min;
         }
+        if (kKeep && lane < blended && own != 0xfffffffeu)
+          hits.pool[static_cast<int64_t>(own) * kChunkWords + p.count + lane] = mine;
+        p.count += blended;
+        const uint2 last = buffer[base + blended - 1];
+        p.last_tau = __uint_as_float(last.x);
+        p.last_index = last.y >> 16;
+        __syncwarp();
       }
       first_pass = false;
       __syncwarp();
     }
+    p.r = __shfl_sync(kFullWarp, sum, 0);
+    p.g = __shfl_sync(kFullWarp, sum, 1);
+    p.b = __shfl_sync(kFullWarp, sum, 2);
+    p.depth = __shfl_sync(kFullWarp, sum, 3);
+    p.opacity = __shfl_sync(kFullWarp, sum, 4);
     if (lane == 0) {
       write_pixel(rays, out, hits, x, y, slot, p);
       if (kKeep) hits.own_chunk[slot] = own;

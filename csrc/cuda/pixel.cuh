@@ -40,7 +40,8 @@ struct Pixel {
     r = fmaf(weight, c.x, r);
     g = fmaf(weight, c.y, g);
     b = fmaf(weight, c.z, b);
-    opacity += weight;  // 1 - transmittance would lose the digits of faint pixels
+    // 1 - transmittance would lose the digits of faint pixels. Rounded by itself, as in exact.cu.
+    opacity = __fadd_rn(opacity, weight);
     depth = fmaf(weight, tau, depth);
     transmittance *= 1.0f - alpha;
     last_tau = tau;

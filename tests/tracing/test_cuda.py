@@ -134,3 +134,27 @@ def test_mixed_devices_are_named():
 def test_ring_size_is_fixed():
     with pytest.raises(ValueError, match="ring_size is 8; the CUDA tracer's ring holds 16"):
         trace(random_gaussians(10).to("cuda"), camera(), TraceSettings(ring_size=8))
+
+
+@pytest.mark.parametrize("sh", ["ray", "center"])
+def test_the_exact_pass_gives_the_rings_bits(sh):
+    scene, view = layers().to("cuda"), camera(61, 45)
+    image = trace(scene, view, TraceSettings(sh=sh))
+    exact = trace(scene, view, TraceSettings(sh=sh, ring_size=0))
+    for name in ("color", "opacity", "depth"):
+        assert torch.equal(getattr(image, name), getattr(exact, name)), name
+    assert image.opacity.min() > 0.1
+
+
+# A class of list lengths each: sorted by 64 to 1,024 threads, and the longest in global memory.
+@pytest.mark.parametrize("count", [200, 900, 2_900, 7_000, 12_000])
+def test_long_lists_are_in_order(count):
+    scene, view = random_gaussians(count, degree=0, logit=-5.0, scales=(0.5, 2.0)), camera(8, 8)
+    settings = TraceSettings()
+    with Stages() as stages:
+        found = trace(scene.to("cuda"), view, settings)
+    assert stages.counts["pairs"][0] > 0.6 * count
+    expected = trace(scene, view, settings)
+    for name in ("color", "opacity"):
+        on_gpu = getattr(found, name).cpu()
+        torch.testing.assert_close(on_gpu, getattr(expected, name), rtol=0, atol=3e-4)
