@@ -19,6 +19,7 @@ GROWTH_BY_ERROR = {
     "strategy": "error",
     "densify_every": 300,
     "dead_opacity": 0.05,
+    "average_from": 25_000,
 }
 
 
@@ -40,20 +41,21 @@ def test_default_has_the_papers_length_and_budget_and_grows_by_error():
     assert (load_config().iterations, load_config().budget) == (30_000, 1_000_000)
 
 
-def test_fast_is_default_in_a_third_of_the_iterations():
+def test_fast_is_default_in_a_fifth_of_the_iterations_with_fewer_gaussians():
     fast = load_config("fast")
     assert changed("fast") == {
         **GROWTH_BY_ERROR,
-        "iterations": 10_000,
+        "iterations": 6_000,
+        "budget": 400_000,
         "coarse_until": 12_000,
         "transmittance_min": 1e-3,
-        "checkpoint_every": 10_000,
+        "checkpoint_every": 6_000,
     }
     schedule = Schedule.of(fast)
     due = [i for i in range(1, fast.iterations + 1) if schedule.densifies(i)]
     assert len(due) == 82
     assert schedule.growing_steps(due[0]) == 41
-    assert schedule.coarse_until == 4000
+    assert schedule.coarse_until == 2400
 
 
 def test_paper_is_3dgarts_settings():
