@@ -35,7 +35,9 @@ def blending_sums(
     # Colour 1/2: away from the clamp at 0, beyond which there is no gradient.
     sh = torch.zeros(len(gaussians), 1, 3, device=weights.device, requires_grad=True)
     if traced is not None:
-        by_sh = traced.with_constant_colors(sh.detach()).color_gradient(weights)
+        none = weights.new_empty(0)
+        outputs = [weights.contiguous(), none, none]
+        by_sh = traced.with_constant_colors(sh.detach()).gradients(outputs)[4]
     else:
         scene = replace(gaussians.map(Tensor.detach), sh=sh)
         # Constant colours are the same at any direction.

@@ -42,12 +42,14 @@ class Traced(NamedTuple):
             state[1] = torch.full_like(state[1], 0.5)  # colours at the means' directions
         return self._replace(scene=[*self.scene[:4], sh], state=state)
 
-    def color_gradient(self, by_color: Tensor) -> Tensor:
-        """Gradient by the harmonics [N, K, 3], given that by the colour [H, W, 3]."""
-        none = by_color.new_empty(0)
-        outputs = [by_color.contiguous(), none, none]
-        threads = torch.get_num_threads()
-        found: Tensor = self.native.trace_backward(
-            *self.inputs(), *outputs, *self.constants(), "primitive", threads
-        )[4]
-        return found
+    def gradients(self, by_outputs: list[Tensor]) -> Any:
+        """Gradients by the five tensors, from those by colour, opacity and blended depth,
+        contiguous; an empty tensor stands for an output without gradient.
+        """
+        return self.native.trace_backward(
+            *self.inputs(),
+            *by_outputs,
+            *self.constants(),
+            self.settings.backward,
+            torch.get_num_threads(),
+        )

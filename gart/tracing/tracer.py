@@ -70,14 +70,14 @@ class Differentiated(NamedTuple):
 
     Attributes:
         rendering: without a graph.
-        backward: gradients by the scene, from those by colour [H, W, 3] and by opacity [H, W],
-            None where it has none. Called at most once.
+        backward: gradients by the scene, and by whatever else was asked for, from those by colour
+            [H, W, 3] and by opacity [H, W], None where it has none. Called at most once.
         hits: what spares `blending_sums` another trace, or None: the image was not traced in one
             piece by tile lists.
     """
 
     rendering: Rendering
-    backward: Callable[[Tensor, Tensor | None], Gaussians]
+    backward: Callable[[Tensor, Tensor | None], tuple[Gaussians, tuple[Tensor, ...]]]
     hits: Traced | None
 
 
@@ -100,13 +100,27 @@ def differentiate(gaussians: Gaussians, camera: Camera, settings: TraceSettings)
                 if not is_out_of_memory(error):
                     raise
     leaves = gaussians.map(lambda t: t.detach().requires_grad_())
-    image = trace(leaves, camera, settings)
+    return by_autograd(trace(leaves, camera, settings), leaves)
 
-    def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
+
+def by_autograd(
+    image: Rendering, leaves: Gaussians, others: Iterable[Tensor] = ()
+) -> Differentiated:
+    """A rendering with a graph, as what `differentiate` gives.
+
+    Args:
+        image: of `leaves`, whose tensors take gradients.
+        others: further leaves that it depends on.
+    """
+
+    def backward(
+        by_color: Tensor, by_opacity: Tensor | None
+    ) -> tuple[Gaussians, tuple[Tensor, ...]]:
         outputs, by_outputs = [image.color], [by_color]
         if by_opacity is not None:
             outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
-        return Gaussians(*gradients(outputs, list(leaves.tensors().values()), by_outputs))
+        found = gradients(outputs, [*leaves.tensors().values(), *others], by_outputs)
+        return Gaussians(*found[:5]), found[5:]
 
     rendering = Rendering(image.color.detach(), image.opacity.detach(), image.depth.detach())
     return Differentiated(rendering, backward, None)
@@ -119,8 +133,8 @@ def _differentiate(
     traced = Traced(grid, c2w, settings, scene, list(result.state))
     kept = _Kept(traced, _fill_boxes(traced), result.stats)
 
-    def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
-        return Gaussians(*_backward(kept, (by_color, by_opacity, None)))
+    def backward(by_color: Tensor, by_opacity: Tensor | None) -> tuple[Gaussians, tuple[()]]:
+        return Gaussians(*_backward(kept, (by_color, by_opacity, None))), ()
 
     color, opacity, blended = result.color, result.opacity, result.blended_depth
     return Differentiated(_rendering(grid, settings, color, opacity, blended), backward, traced)
@@ -246,13 +260,7 @@ def _backward(kept: _Kept, grads: Iterable[Tensor | None]) -> Any:
         if kept.boxes is not None:
             found = boxes.backward(traced, kept.boxes, outputs)
         else:
-            found = traced.native.trace_backward(
-                *traced.inputs(),
-                *outputs,
-                *traced.constants(),
-                traced.settings.backward,
-                torch.get_num_threads(),
-            )
+            found = traced.gradients(outputs)
     if stages.active() is not None:
         _count_additions(traced, float(kept.stats[5]))
     return found

@@ -13,12 +13,10 @@ from gart.cameras import Camera
 from gart.capture import Capture
 from gart.errors import GartError
 from gart.memory import allocating
-from gart.rendering import Rendering
 from gart.scene import Gaussians
 from gart.stages import stage
 from gart.tracing import TraceSettings, trace_rays
-from gart.tracing.gradients import gradients
-from gart.tracing.tracer import Differentiated, differentiate
+from gart.tracing.tracer import Differentiated, by_autograd, differentiate
 from gart.training.averaging import Average
 from gart.training.checkpoint import State, require_same
 from gart.training.config import TrainConfig
@@ -146,7 +144,7 @@ class Trainer:
         with self._naming(f"the forward pass of view {view.name}"):
             traced = self._traced_scene(iteration)
             if refined:
-                image, by_camera = self._through_refined(refined, number, traced)
+                image = self._through_refined(refined, number, traced)
                 # Strategies see the lens that the capture gives, whose ray grid is at hand.
                 view = replace(view, camera=refined.posed(number))
             else:
@@ -168,7 +166,7 @@ class Trainer:
                     number, rendering, by_color, by_opacity
                 )
         with self._naming(f"the backward pass of view {view.name}"):
-            grads = image.backward(by_color, by_opacity)
+            grads, by_camera = image.backward(by_color, by_opacity)
             hits = image.hits if self._strategy.wants_hits(iteration) else None
             del image, rendering, by_color, by_opacity
         with stage("strategy"), self._naming("scoring"):
@@ -355,10 +353,8 @@ class Trainer:
 
     def _through_refined(
         self, refined: RefinedCameras, number: int, scene: Gaussians
-    ) -> tuple[Differentiated, list[Tensor]]:
-        """The view through its camera as corrected, and a list that takes the gradients by the
-        corrections from the backward pass.
-        """
+    ) -> Differentiated:
+        """The view through its camera as corrected; also differentiated by the corrections."""
         leaves = scene.map(lambda t: t.detach().requires_grad_())
         corrections = refined.corrections(number)
         origins, directions = refined.rays(number, corrections)
@@ -366,19 +362,7 @@ class Trainer:
         sh = "center" if self.config.sh == "center" else "ray"
         settings = replace(self._settings, sh=sh)
         image = trace_rays(leaves, origins.float(), directions.float(), settings)
-        by_camera: list[Tensor] = []
-
-        def backward(by_color: Tensor, by_opacity: Tensor | None) -> Gaussians:
-            outputs, by_outputs = [image.color], [by_color]
-            if by_opacity is not None:
-                outputs, by_outputs = [*outputs, image.opacity], [*by_outputs, by_opacity]
-            inputs = [*leaves.tensors().values(), *corrections.values()]
-            found = gradients(outputs, inputs, by_outputs)
-            by_camera.extend(found[5:])
-            return Gaussians(*found[:5])
-
-        rendering = Rendering(image.color.detach(), image.opacity.detach(), image.depth.detach())
-        return Differentiated(rendering, backward, None), by_camera
+        return by_autograd(image, leaves, corrections.values())
 
     def _sort(self) -> None:
         """Put Gaussians that are neighbours in space side by side in memory."""

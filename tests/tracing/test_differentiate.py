@@ -39,7 +39,7 @@ def test_it_is_what_autograd_gives(settings, through_opacity):
         assert torch.equal(found, getattr(expected, name).detach())
         assert not found.requires_grad
     assert image.hits is not None
-    found = image.backward(by_color, by_opacity)
+    found, _ = image.backward(by_color, by_opacity)
     for name, tensor in grads.tensors().items():
         assert torch.equal(getattr(found, name), tensor), name
 
@@ -51,7 +51,7 @@ def same_by_autograd(settings):
     expected, grads = by_autograd(settings, by_color, by_opacity)
     assert torch.equal(image.rendering.color, expected.color.detach())
     assert not image.rendering.color.requires_grad
-    found = image.backward(by_color, by_opacity)
+    found, _ = image.backward(by_color, by_opacity)
     for name, tensor in grads.tensors().items():
         assert torch.equal(getattr(found, name), tensor), name
     assert not any(t.requires_grad for t in SCENE.tensors().values())

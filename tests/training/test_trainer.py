@@ -239,8 +239,8 @@ def test_nan_is_named_and_leaves_the_scene_alone(small_capture, monkeypatch, poi
             return image
 
         def backward(*by_outputs):
-            grads = image.backward(*by_outputs)
-            return replace(grads, quats=grads.quats * torch.inf)
+            grads, others = image.backward(*by_outputs)
+            return replace(grads, quats=grads.quats * torch.inf), others
 
         return image._replace(backward=backward)
 
